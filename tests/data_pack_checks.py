@@ -247,7 +247,7 @@ class Texts(Case):
                 self.put("any.txt", content[:30] + bytes([content[30] ^ 255]) + content[31:half])
                 self.pack("any.txt", code=1)
         self.put("any.txt", bz2.compress(text))  # not known, and no text
-        self.assertIn("is not UTF-8", self.pack("any.txt", code=1)[1])
+        self.assertIn("is binary", self.pack("any.txt", code=1)[1])
 
     def test_long_texts_are_cut_where_it_changes_nothing(self):
         """In every tokenizer's way; and the same with any number of threads."""
@@ -275,6 +275,28 @@ class Texts(Case):
         said, errors = self.pack("a.txt", "--lossy", "--force")
         self.assertEqual(errors, "")
         self.assertEqual(self.documents(), [self.tokens("good\nb\ufffdad\nthe end\n") + [END]])
+
+    def test_no_model(self):
+        for content in ("It was the best of times", "", " \n", "[1]"):
+            self.put("book.txt", content)
+            _, errors = self.pack("book.txt", model="book.txt", code=1)
+            self.assertRegex(errors, "book.txt: is (empty|not a GGUF file and not a tokenizer.json; name one, or a "
+                                     "model's folder)")
+
+    def test_binary_files_are_left_out(self):
+        """As one bad line each, however many lines they seem to have."""
+        self.put("a.txt", "the end")
+        self.put("b.bin", b"GGUF\x03\0\0\0" + b"\xff\n" * 1000)
+        self.put("c.txt.xz", lzma.compress("UTF-16".encode("utf-16")))
+        said, errors = self.pack("b.bin", "a.txt", "c.txt.xz", code=1)
+        for name in ("b.bin", "c.txt.xz"):
+            self.assertIn(f"rosatune data pack: {name}: is binary (there are NUL bytes in it) and is left out; name "
+                          "files of text, in UTF-8\n", errors)
+        self.assertIn("1 document, ", said)
+        self.assertIn(", 2 bad lines;", said)
+        self.assertEqual(self.documents(), [self.tokens("the end") + [END]])
+        _, errors = self.pack("b.bin", "--lossy", "--force", code=1)
+        self.assertIn("there is nothing to pack", errors)
 
     def test_only_the_first_reports_are_shown(self):
         self.put("a.txt", b"\xff\n" * 25 + b"good")

@@ -596,7 +596,8 @@ class Refusals(Base):
         good = '{"context": "a", "continuations": ["b", "c"], "gold": 0}\n'
         for text, said in [
             ("", "t.jsonl: has no example"),
-            ("[]\n", "t.jsonl:1: "),
+            ("[]\n", "t.jsonl:1: is not a JSON object; a task is a file of JSON lines"),
+            ("\nIt was the best of times", "t.jsonl:2: is not a JSON object; a task is a file of JSON lines"),
             (good + "{}\n", "t.jsonl:2: has none of the fields outputs, answers, continuations and request"),
             (good + '{"context": "a", "continuations": ["b", 7], "gold": 0}', "t.jsonl:2: continuations"),
             (good + '{"context": "a", "continuations": ["b", "c"], "gold": 2}', "t.jsonl:2: gold: is 2"),

@@ -1,15 +1,20 @@
 """rosatune ppl and recall, and pointers, on a tiny model, from outside. The first argument is the program."""
+import contextlib
 import json
 import math
 import os
+import pty
 import random
+import re
+import signal
 import statistics
+import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 from tiny_model import (
-    GREEDY, SAMPLED, THINKING, WINDOW, Base, chat, expected, is_far, logits, losses, main, mix, out, put, raise_seen,
-    run, write_adapter, write_pointer, write_table,
+    GREEDY, LIMIT, PROGRAM, SAMPLED, THINKING, WINDOW, Base, chat, expected, is_far, logits, losses, main, mix, out,
+    put, raise_seen, receptive, run, write_adapter, write_pointer, write_table,
 )
 
 
@@ -162,9 +167,6 @@ class PointerFit(Base):
 
     def test_refusals(self):
         for pattern, words in [
-            (b"add --window", ["one.txt"]),
-            (b"--plain is for chains", [*self.WINDOW, "--plain", "one.txt"]),
-            (b"--no-seen leaves out", [*self.WINDOW, "--no-seen", "--links", "2", "one.txt"]),
             (b"--context 16: positions from four windows", [*self.WINDOW, "--context", "16", "one.txt"]),
             (b"no text has a whole piece of 102400", [*self.WINDOW, "--context", "100k", "one.txt"]),
             (b"there are 48 positions", [*self.WINDOW, "--context", "64", "short.txt"]),
@@ -177,7 +179,18 @@ class PointerFit(Base):
             self.assertTrue(said.startswith(b"rosatune pointer fit: "))
             self.assertFalse(os.path.exists("p.json"))
         self.assertIn(b"--links 17", self.fit("--out", "p", "--links", "17", "one.txt", code=2).stderr)
-        self.assertIn(b"folder none", self.fit("--out", "none/p", *self.WINDOW, "one.txt", code=1).stderr)
+        for pattern, words in [
+            (b"add --window", []),
+            (b"add --window", ["--window", "0", "--adapter", "adapter"]),
+            (b"--plain is for chains", [*self.WINDOW, "--plain"]),
+            (b"--no-seen leaves out", [*self.WINDOW, "--no-seen", "--links", "2"]),
+        ]:
+            self.assertIn(pattern, self.fit("--out", "p.json", *words, "one.txt", code=2).stderr)
+        self.assertIn(b"cannot make the folder one.txt: there is a file", self.fit("--out", "one.txt/none/p", *self.WINDOW, "one.txt",
+                                                           code=1).stderr)
+        self.fit("--out", "made/for/p.json", *self.WINDOW, "--context", "64", "--positions", "1100", "one.txt",
+                 "two.txt")
+        self.assertTrue(os.path.isfile("made/for/p.json"))
 
 
 class Perplexity(Base):
@@ -267,6 +280,27 @@ class Recall(Base):
     def recall(self, *words, code=0):
         return run("recall", "--model", "plain.gguf", "--context", str(self.CONTEXT), *words, code=code)
 
+    def test_progress(self):
+        """On a terminal: which reading it is of how many, and a bar of them all."""
+        put("long.txt", "the cat and the hat and the bat. " * 20000)
+        terminal, theirs = pty.openpty()
+        words = [PROGRAM, "recall", "--model", "plain.gguf", "--window", "4", "--context", "40", "--adapter", "adapter"]
+        process = subprocess.Popen([*words, "long.txt"], stderr=theirs, stdout=subprocess.DEVNULL,
+                                   preexec_fn=receptive)
+        os.close(theirs)
+        shown = b""
+        while not (bar := re.search(rb"(\w+), (\d) of 5 \[.*?(\d+)%.*? of (\d+) tokens", shown)):
+            shown += os.read(terminal, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while os.read(terminal, 4096):
+                pass
+        os.close(terminal)
+        self.assertEqual(process.wait(timeout=LIMIT), 130)
+        self.assertEqual(bar[1], [b"global", b"window", b"adapter", b"off", b"random"][int(bar[2]) - 1])
+        self.assertLessEqual(int(bar[3]), 20 * int(bar[2]))
+        self.assertEqual(int(bar[4]), 5 * 39 * (33 * 20000 // 40))
+
     def means(self, pieces, *options, pointer=None):
         """Far and rest, by brute force."""
         sums = {True: [], False: []}
@@ -344,7 +378,7 @@ class Recall(Base):
         self.assertIn(b"p.json: theta: has 0 rows", said)
 
     def test_refusals(self):
-        self.assertIn(b"add --window", self.recall("book.txt", code=1).stderr)
+        self.assertIn(b"add --window", self.recall("book.txt", code=2).stderr)
         self.assertIn(b"--context 40", self.recall("--window", "10", "book.txt", code=1).stderr)
         self.assertIn(b"FILE is missing", self.recall("--window", "4", code=2).stderr)
 

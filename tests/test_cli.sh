@@ -180,6 +180,10 @@ check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
 check 2 'rosatune: unknown command train, did you mean tune?' train
 check 2 'rosatune: unknown command run, did you mean chat?' run model.gguf
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
+check 0 '' -V
+says '^rosatune [0-9]'
+check 2 'rosatune: unknown option -v, did you mean --version?' -v
+check 2 'rosatune: unknown command version, did you mean --version?' version
 check 2 'rosatune: unknown option --verison, did you mean --version?' --verison
 check 2 'rosatune bench: a second word is missing: retrieve, model, ' bench
 check 2 "rosatune bench: unknown command retreive, did you mean 'rosatune bench retrieve'?" bench retreive
@@ -220,6 +224,14 @@ check 2 '--query needs a value' retrieve --query --key k1.npy
 check 2 '--no-fold takes no value' retrieve --no-fold=yes
 check 2 'unexpected argument q1.npy; options begin with --' retrieve q1.npy
 check 2 'unexpected argument a.txt; a file to read is given with --file a.txt' ppl -m x.gguf a.txt
+check 2 'unexpected argument M.gguf; a model is given with --model M.gguf' generate M.gguf -p hi
+check 2 "unexpected argument 'hello world'; a text is given with --text 'hello world'" tokenize -m M 'hello world'
+check 2 'unexpected argument q1.npy; a file to read is given with --file q1.npy' tokenize -m M q1.npy
+check 2 'unknown option --overwrite, did you mean --force?' data pack --overwrite
+check 2 'unknown option --replace, did you mean --force?' data pack --replace
+for hint in --model:model=PATH -m:model=PATH --steps:stage.1.steps=N --max-tokens:stage.1.tokens=N; do
+	check 2 "unknown option ${hint%:*}: it is a key of CONFIG; give --set ${hint#*:}" tune c.json "${hint%:*}" 3
+done
 for bits in 0 21 -1 x 4k '' 99999999999999999999999; do
 	check 2 'give a whole number from 1 to 20' retrieve $pair --bits "$bits" --out results/t.npy
 done
@@ -360,19 +372,20 @@ rm -f results/*
 # ------------------------------------------------------------------------------------------------- retrieve: Ctrl-C
 
 # While it waits for input, while it works, and while it waits for a reader of its output. The second works for long, a
-# step at a time, on streams that are large for that. The signal must not come before the program is ready for it: that
+# step at a time, on streams that are large for that. The third reads all as one chunk, and its bar on a terminal shows
+# that it asks within the chunk whether to stop. The signal must not come before the program is ready for it: that
 # it has opened its end of the pipe shows that it is.
 cat >interrupt.py <<'PYTHON'
 from npy import *
-import os, select, signal, subprocess, time
+import os, pty, re, select, signal, subprocess, time
 program = sys.argv[1]
 started = []
-def start(query, *more):
+def start(query, *more, stderr=subprocess.PIPE):
     def receptive():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     words = [program, 'retrieve', '--key', 'long.npy', '--bits', '16', '--query', query] + list(more)
-    started.append(subprocess.Popen(words, stderr=subprocess.PIPE, preexec_fn=receptive))
+    started.append(subprocess.Popen(words, stderr=stderr, preexec_fn=receptive))
     return started[-1]
 def alive(process):
     assert process.poll() is None, (process.returncode, process.stderr.read())
@@ -407,11 +420,25 @@ def test():
     time.sleep(.1)
     stop(working)
 
+    terminal, theirs = pty.openpty()
+    working = start('whole.npy', '--key', 'whole.npy', '--out', 'results/t.npy', '--flips', 'results/f.npy',
+                    '--chunk', '1G', '--threads', '1', stderr=theirs)
+    os.close(theirs)
+    text = b''
+    while not re.search(rb'\d%', text):
+        text += os.read(terminal, 4096)
+    assert b'100%' not in text, text
+    working.send_signal(signal.SIGINT)
+    while b'interrupted' not in text:
+        text += os.read(terminal, 4096)
+    assert working.wait(30) == 130 and os.listdir('results') == []
+
     writing = start('more.npy', '--key', 'more.npy', '--out', 'results/t.npy', '--length', 'fifo')
     with reading_end(writing):
         stop(writing)
 random.seed(1)
 save('long.npy', [16, 1 << 17], random.randbytes(1 << 22))
+save('whole.npy', [1 << 22], random.randbytes(1 << 22), '|u1')
 save('more.npy', [1 << 15], random.randbytes(1 << 16))
 os.mkfifo('fifo')
 def late(*_):

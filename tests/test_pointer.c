@@ -542,7 +542,8 @@ TEST_WITH(refuses_what_is_wrong, scratch_enter, scratch_leave)
 		const char *text, *said;
 	} wrong[] = {
 	    {"[]", "must hold one JSON object"},
-	    {"{}", "format"},
+	    {"{}", "is not a pointer: it has neither format nor theta; name a file that 'rosatune pointer fit' wrote"},
+	    {"{\"theta\": [" ROW "]}", "format: is missing"},
 	    {"{\"format\": 3}", "this version reads 1 and 2"},
 	    {"{\"format\": 1, \"links\": 1, \"theta\": [" ROW "]}", "delay"},
 	    {"{\"format\": 1, \"delay\": -1, \"links\": 1, \"theta\": [" ROW "]}", "delay"},

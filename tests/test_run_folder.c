@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -187,23 +188,87 @@ TEST(any_damage_is_found)
 	}
 }
 
-/* A checkpoint that cannot be opened may well be whole: nothing is renamed, and no older one is taken. */
-TEST(what_cannot_be_opened_is_not_damaged)
-{
-	struct run_folder *folder = open_run("closed");
-	char path[256];
+/* Ways to make a file one that this process cannot read, whoever runs it. */
 
-	save(folder, 1, 0);
-	save(folder, 2, 0);
-	/* the super-user may read whatever permissions say, but a pipe cannot be mapped by anyone */
-	snprintf(path, sizeof(path), "%s", scratch_path("closed/checkpoints/step-00000002/large.bin"));
+static void make_pipe(const char *path)
+{
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(mkfifo(path, 0600), 0);
-	assert_int_equal(latest(folder, &err), -2);
-	must_say("large.bin");
-	assert_int_equal(notes, 0);
-	assert_true(there("closed/checkpoints/step-00000002"));
-	assert_false(there("closed/checkpoints/damaged-step-00000002"));
+}
+
+static void make_loop(const char *path)
+{
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(symlink(strrchr(path, '/') + 1, path), 0);
+}
+
+static void forbid(const char *path)
+{
+	assert_int_equal(chmod(path, 0), 0);
+}
+
+/* More than the address space that is left under limit_address_space. */
+static void make_huge(const char *path)
+{
+	assert_int_equal(truncate(path, (off_t)4 << 30), 0);
+}
+
+/* Leaves the process 1 GB of address space more than it has. Returns the limit that it had. */
+static struct rlimit limit_address_space(void)
+{
+	struct rlimit before, limit;
+	unsigned long long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+
+	assert_non_null(file);
+	assert_int_equal(fscanf(file, "%llu", &pages), 1);
+	fclose(file);
+	assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+	limit = before;
+	limit.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + ((rlim_t)1 << 30);
+	assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+	return before;
+}
+
+/* A checkpoint that cannot be opened may well be whole: nothing is renamed, and no older one is taken. Only a wrong
+ * format or checksum and a missing file are damage. */
+TEST(what_cannot_be_opened_is_not_damaged)
+{
+	static const struct {
+		void (*close)(const char *path);
+		const char *message;
+	} ways[] = {{make_pipe, "is not a regular file"},
+		    {make_loop, "symbolic link"},
+		    {make_huge, "cannot be mapped into memory"},
+		    {forbid, "Permission denied"}};
+	static const char *const names[] = {"large.bin", "state.json"};
+
+	for (size_t i = 0; i < 2 * COUNT(ways); i++) {
+		struct run_folder *folder;
+		char run[32], newest[96], damaged[96], path[256];
+		struct rlimit limit;
+		long step;
+
+		if (ways[i / 2].close == forbid && geteuid() == 0)
+			continue; /* permissions do not hold for the super-user */
+		snprintf(run, sizeof(run), "closed-%zu", i);
+		folder = open_run(run);
+		save(folder, 1, 0);
+		save(folder, 2, 0);
+		snprintf(newest, sizeof(newest), "%s/checkpoints/step-00000002", run);
+		snprintf(damaged, sizeof(damaged), "%s/checkpoints/damaged-step-00000002", run);
+		snprintf(path, sizeof(path), "%s/%s", scratch_path(newest), names[i % 2]);
+		ways[i / 2].close(path);
+		limit = limit_address_space();
+		step = latest(folder, &err);
+		assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+		assert_int_equal(step, -2);
+		must_say(names[i % 2]);
+		must_say(ways[i / 2].message);
+		assert_int_equal(notes, 0);
+		assert_true(there(newest));
+		assert_false(there(damaged));
+	}
 }
 
 TEST(the_one_before_is_taken)

@@ -114,6 +114,8 @@ TEST(steps_or_tokens)
 	assert_int_equal(tune_stage_steps(&must_load(seven, NULL)->stages[0]), 7);
 	assert_int_equal(tune_stage_steps(&must_load(SMALL, "stage.1.steps=3")->stages[0]), 3);
 	assert_int_equal(tune_stage_steps(&must_load(seven, "stage.*.tokens=16k")->stages[0]), 1);
+	assert_int_equal(tune_stage_steps(&must_load(seven, "stage.1.tokens=0")->stages[0]), 7);
+	assert_int_equal(tune_stage_steps(&must_load(SMALL, "stage.1.steps=0")->stages[0]), 64);
 }
 
 /* The help names every key with its default. */
@@ -176,6 +178,7 @@ TEST(mistakes_are_named)
 	    {SMALL, "stage.1.steps=1.5", "--set stage.1.steps: is 1.5"},
 	    {SMALL, "stage.1.tokins=4", "did you mean tokens?"},
 	    {SMALL, "stages=4", "name the stage and the key"},
+	    {SMALL, "steps=3", "--set steps: is a key of a stage; give --set stage.1.steps=3"},
 	    {SMALL, "stage.1.adapter_rate.min=1", "adapter_rate.min is 1, above adapter_rate.max"},
 	    {SMALL, "stage.1.data=a,,b", "empty path between commas"},
 	    {SMALL, "adapter.rosa=false", "adapter.rosa is false"},

@@ -3,10 +3,12 @@
 The model is that of tiny_model.py. What is tested most is what users cannot try out themselves: that a run which
 is killed, interrupted, damaged, out of disk or spread over several processes ends with the weights of one that was not.
 """
+import contextlib
 import fcntl
 import json
 import math
 import os
+import pty
 import random
 import re
 import resource
@@ -355,7 +357,8 @@ class Planning(Case):
 
     def test_it_refuses_what_a_run_would(self):
         for setting, wanted in (
-            ("model=missing.gguf", "missing.gguf"),
+            ("model=missing.gguf", "model: there is no missing.gguf; name a GGUF file or a model's folder with --set model="),
+            ("adapter.path=none", "adapter.path: there is no none; name an adapter's folder with --set adapter.path=DIR"),
             ("stage.2.data=missing.tokens", "stage.2.data: there is no missing.tokens; make it with "
              "'rosatune data pack --model model.gguf --out missing.tokens FILE...'"),
             ("stage.1.valid=gone.tokens", "FILE...', or leave this key out"),
@@ -418,6 +421,8 @@ class Survival(Case):
             output, errors = process.communicate(timeout=LIMIT)
             self.assertEqual(process.returncode, code, errors)
             self.assertIn("--resume", output)
+            self.assertRegex(errors, r"^rosatune tune: finishing step \d+, with its validation if one is due, then "
+                                     r"saving; Ctrl-C again ends without saving\n$")
             stopped = json.loads(content(f"{out}/checkpoints/{checkpoints(out)[-1]}/state.json"))
             self.assertEqual(log(out)[-1]["step"], stopped["step"])
 
@@ -435,6 +440,29 @@ class Survival(Case):
         self.assertEqual((checkpoints("early"), log("early")), ([], []))
         tune("early")
         self.same("early")
+
+    def test_progress(self):
+        """On a terminal: no estimate before there is a step, and what the readings of a validation are."""
+        long = ["--set", "stage.1.valid=held.tokens", "--set", "stage.1.valid_samples=100000"]
+        terminal, theirs = pty.openpty()
+        process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", "shown", *long], stdout=subprocess.PIPE,
+                                   stderr=theirs, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        os.close(theirs)
+        shown = b""
+        while b"per control" not in shown:
+            shown += os.read(terminal, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while more := os.read(terminal, 4096):
+                shown += more
+        os.close(terminal)
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 130)
+        readings, samples = map(int, re.search(rb"validation, \d+ of (\d+) \((\d+) samples, once per control\)",
+                                               shown).groups())
+        self.assertEqual(readings, 3 * samples)
+        self.assertNotIn(b"left", shown)
+        self.assertNotIn(b"finishing", shown)  # before the first step there is nothing to finish
 
     def test_interrupted_and_resumed(self):
         process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", "stopped"], stdout=subprocess.PIPE,

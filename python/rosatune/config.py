@@ -29,6 +29,7 @@ import json
 import math
 import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any, Callable, Iterable, NamedTuple, Optional, Tuple, Union
@@ -455,18 +456,30 @@ def chosen(
 
 
 def replace_file(path: Path, write: Callable[[str], Any]) -> None:
-    """Write a file beside its place, flush it to disk, and move it there: a failed save leaves the older file."""
+    """Write a file beside its place, flush it to disk, and move it there: a failed save leaves the older file.
+
+    As the C library does: a symbolic link is followed, and the file at its end is replaced and keeps its permissions.
+    A pipe or a device is refused, since a file cannot take its place.
+    """
     name = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        target = Path(os.path.realpath(path))
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:
+            mask = os.umask(0)
+            os.umask(mask)
+            mode = stat.S_IFREG | 0o666 & ~mask
+        if not stat.S_ISREG(mode):
+            kind = "folder" if stat.S_ISDIR(mode) else "pipe or a device"
+            raise FileError(f"cannot write {path}: it is a {kind}; give the name of a file")
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         os.close(descriptor)
         write(name)
         with open(name, "rb+") as file:
             os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
+        os.chmod(name, mode & 0o777)
+        os.replace(name, target)
     except BaseException as error:
         if name is not None:
             Path(name).unlink(missing_ok=True)

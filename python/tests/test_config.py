@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import json
 import math
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,39 @@ def test_dictionaries_and_files(tmp_path: Path) -> None:
     assert RosaConfig.load(file) == RosaConfig(bits=4, window=64, v_from="layer")
     # and one from before values could be made of embeddings
     assert RosaConfig.from_dict({"source": "tokens"}) == RosaConfig(v_from="layer")
+
+
+def test_what_a_file_replaces(tmp_path: Path) -> None:
+    """As the library's own files: links are followed, permissions stay, pipes and folders are refused."""
+    file, real = tmp_path / "adapter_config.json", tmp_path / "elsewhere" / "real.json"
+    real.parent.mkdir()
+    file.symlink_to("elsewhere/real.json")  # which is not there yet
+    RosaConfig(window=32).save(tmp_path)
+    assert file.is_symlink() and RosaConfig.load(tmp_path).window == 32 and "options" in real.read_text()
+    mask = os.umask(0)
+    os.umask(mask)
+    assert real.stat().st_mode & 0o777 == 0o666 & ~mask
+    for mode in (0o600, 0o640, 0o444):
+        real.chmod(mode)
+        before = real.stat().st_ino
+        RosaConfig(window=mode).save(tmp_path)
+        assert file.is_symlink() and RosaConfig.load(tmp_path).window == mode
+        assert real.stat().st_mode & 0o777 == mode and real.stat().st_ino != before
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(rosatune.FileError, match="cannot write .*adapter_config.json: it is a pipe or a device"):
+        RosaConfig().save(tmp_path)
+    assert file.is_fifo()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(rosatune.FileError, match="cannot write .*adapter_config.json: it is a folder"):
+        RosaConfig().save(tmp_path)
+    file.rmdir()
+    file.symlink_to(file.name)
+    with pytest.raises(rosatune.FileError, match="cannot write .*: Too many levels of symbolic links"):
+        RosaConfig().save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "elsewhere"]
+    assert [path.name for path in real.parent.iterdir()] == ["real.json"]
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:

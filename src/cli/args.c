@@ -10,6 +10,7 @@
 #include "cli/args.h"
 
 #include "cli/report.h"
+#include "base/paths.h"
 #include "base/words.h"
 
 #include <stdio.h>
@@ -228,6 +229,16 @@ static int parse_option(struct args *args, int count, char **words)
 	return set_value(args, arg, value) ? used : 0;
 }
 
+/* The option whose value such a word probably is; NULL: none. */
+static const char *option_meant(const struct args *args, const char *word)
+{
+	if (path_ends_in(word, ".gguf") && find(args, "model", 5))
+		return "a model is given with --model";
+	if (find(args, "text", 4) && !path_exists(word))
+		return "a text is given with --text";
+	return find(args, "file", 4) ? "a file to read is given with --file" : NULL;
+}
+
 /* A word that is no option. Returns the words used, 0 after a mistake. */
 static int take_operand(struct args *args, char *word)
 {
@@ -236,9 +247,11 @@ static int take_operand(struct args *args, char *word)
 		return 1;
 	}
 	if (!args->operand || *args->operand) {
-		if (find(args, "file", 4))
-			complain(args->command, "unexpected argument %s; a file to read is given with --file %s", word,
-				 word);
+		const char *meant = option_meant(args, word), *quote = strpbrk(word, " \t\n") ? "'" : "";
+
+		if (meant)
+			complain(args->command, "unexpected argument %s%s%s; %s %s%s%s", quote, word, quote, meant,
+				 quote, word, quote);
 		else
 			complain(args->command, "unexpected argument %s; options begin with --", word);
 		return 0;

@@ -3,13 +3,20 @@
  *
  * People come from llama.cpp, ollama, vLLM and transformers, and type what they know. Such a name is not an alias: one
  * option should have one name, or scripts become hard to read. But the error message can say which option does the same
- * here. The first row whose option the command has counts.
+ * here. The first row that fits counts: the
+ * command has our option, and the operand if the row names one.
  */
 #include "cli/args.h"
 
 #include <string.h>
 
 #define ON_CPU "models are computed on the CPU; leave it out"
+
+/* What is a key of a configuration where a command has the option --set. */
+#define KEY(name, setting)                                                                                             \
+	{                                                                                                              \
+		name, "set", "it is a key of CONFIG; give --set " setting, NULL                                        \
+	}
 
 static const struct args_foreign table[] = {
     /* how much to generate */
@@ -56,8 +63,8 @@ static const struct args_foreign table[] = {
     {"prompt", "text", NULL, NULL},
     {"output", "out", NULL, NULL},
     {"output-dir", "out", NULL, NULL},
-    {"overwrite", "replace", NULL, NULL},
-    {"force", "replace", NULL, NULL},
+    {"overwrite", "force", NULL, NULL},
+    {"replace", "force", NULL, NULL},
     {"session", "load-session", NULL, NULL},
     {"prompt-cache", "save-session", NULL, NULL},
     /* conversations */
@@ -95,6 +102,23 @@ static const struct args_foreign table[] = {
     {"lr", "rate", NULL, NULL},
     {"num-epochs", "epochs", NULL, NULL},
     {"resume-from-checkpoint", "resume", NULL, NULL},
+    KEY("model", "model=PATH"),
+    KEY("m", "model=PATH"),
+    KEY("seed", "seed=N"),
+    KEY("adapter", "adapter.path=DIR"),
+    KEY("window", "adapter.window=W"),
+    KEY("sinks", "adapter.sinks=S"),
+    KEY("data", "stage.1.data=PATH"),
+    KEY("valid", "stage.1.valid=PATH"),
+    KEY("steps", "stage.1.steps=N"),
+    KEY("max-steps", "stage.1.steps=N"),
+    KEY("tokens", "stage.1.tokens=N"),
+    KEY("max-tokens", "stage.1.tokens=N, or stage.1.steps=N"),
+    KEY("batch", "stage.1.batch=N"),
+    KEY("batch-size", "stage.1.batch=N"),
+    KEY("length", "stage.1.length=N"),
+    KEY("lr", "stage.1.adapter_rate.max=R"),
+    KEY("learning-rate", "stage.1.adapter_rate.max=R"),
     /* options of our other commands that are plain words here */
     {"model", NULL, NULL, "PATH"},
     {"m", NULL, NULL, "PATH"},

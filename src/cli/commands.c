@@ -57,7 +57,7 @@ void commands_help(FILE *to)
 	      to);
 	for (const struct command *command = commands; command->name; command++)
 		fprintf(to, "  %-20s  %s\n", command->name, command->what);
-	fputs("\n'rosatune help COMMAND' explains a command, 'rosatune --version' the build.\n"
+	fputs("\n'rosatune help COMMAND' explains a command, 'rosatune --version' (-V) the build.\n"
 	      "Exit codes: 0 done, 1 failed while running, 2 wrong usage, 130 interrupted.\n",
 	      to);
 }
@@ -121,8 +121,9 @@ static int explain_group(int count, char **words)
 /* What other programs call our commands. */
 static const char *known_elsewhere(const char *word)
 {
-	static const char *const table[][2] = {{"train", "tune"},     {"finetune", "tune"}, {"fine-tune", "tune"},
-					       {"perplexity", "ppl"}, {"run", "chat"},      {"complete", "generate"}};
+	static const char *const table[][2] = {{"train", "tune"},     {"finetune", "tune"},    {"fine-tune", "tune"},
+					       {"perplexity", "ppl"}, {"run", "chat"},         {"complete", "generate"},
+					       {"-v", "--version"},   {"version", "--version"}};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		if (strcmp(word, table[i][0]) == 0)

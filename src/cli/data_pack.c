@@ -71,7 +71,8 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    .notes = "INPUT is a file, a folder with everything in it, or - for standard input; plain, .gz, .xz or\n"
 		     ".zst, which the content tells. A text file is one document, and so is a line of JSON:\n"
 		     "{\"text\": \"...\"}, or {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, ...]}.\n"
-		     "Lines that cannot be used are reported and counted, and the exit code is then 1.",
+		     "Lines that cannot be used are reported and counted, and the exit code is then 1; so are\n"
+		     "binary files, each as one line.",
 	};
 	enum args_result result = args_parse(&args, count, words);
 

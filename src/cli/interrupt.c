@@ -1,23 +1,32 @@
 /*
  * Signals that ask the program to end: Ctrl-C, SIGTERM, and SIGHUP, which a closed terminal or a lost connection sends.
  *
- * The handler sets one variable; the code at work looks at it, cleans up after itself and returns. Nothing else is safe
- * to do in a handler, and a half-written file can only be removed by the code that knows it. System calls are not
- * restarted, so a program that waits for a pipe notices. A signal that was ignored when the program was started (nohup,
- * a background job of a shell) stays ignored.
+ * The handler sets one variable; the code at work looks at it, cleans up after itself and returns. Little else than
+ * writing a line is safe in a handler, and a half-written file can only be removed by the code that knows it. System
+ * calls are not restarted, so a program that waits for a pipe notices. A signal that was ignored when the program was
+ * started (nohup, a background job of a shell) stays ignored.
  */
 #include "cli/interrupt.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t seen, held;
+static const char *volatile announced;
 
 static void note(int number)
 {
+	const char *text = announced;
+	const int before = errno;
+
 	if (seen && !held)
 		_exit(128 + number);
+	if (!seen && text && write(STDERR_FILENO, text, strlen(text)) < 0)
+		announced = NULL; /* nobody reads it */
+	errno = before;
 	seen = number;
 }
 
@@ -37,6 +46,11 @@ void interrupt_watch(void)
 	watch(SIGINT);
 	watch(SIGTERM);
 	watch(SIGHUP);
+}
+
+void interrupt_announce(const char *text)
+{
+	announced = text;
 }
 
 void interrupt_hold(void)

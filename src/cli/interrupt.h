@@ -7,6 +7,10 @@
  * does not look at the flag. */
 void interrupt_watch(void);
 
+/* What the first signal writes to stderr, for work that goes on for long after it; NULL: nothing. The text is not
+ * copied, and must not change while it is in use. */
+void interrupt_announce(const char *text);
+
 /* Between these two calls, which may be nested, there are files to clean up, and a second signal only sets the flag,
  * too. */
 void interrupt_hold(void);

@@ -44,7 +44,7 @@ static int dispatch(int count, char **words)
 		commands_help(stdout);
 		return DONE;
 	}
-	if (strcmp(words[0], "--version") == 0) {
+	if (strcmp(words[0], "--version") == 0 || strcmp(words[0], "-V") == 0) {
 		print_version();
 		return DONE;
 	}

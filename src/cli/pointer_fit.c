@@ -7,7 +7,9 @@
  */
 #include "cli/commands.h"
 
+#include "base/folders.h"
 #include "base/json_text.h"
+#include "base/paths.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/models.h"
@@ -23,7 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COMMAND "pointer fit"
+#define COMMAND   "pointer fit"
+#define NO_WINDOW "a pointer finds what a window no longer sees; add --window W"
 
 struct fit {
 	struct model_args args;
@@ -128,16 +131,12 @@ static bool prepare(struct fit *job, rosa_error *why)
 	struct pointer_choice *choice = &job->choice;
 
 	if (!window)
-		return refuse(why, "a pointer finds what a window no longer sees; add --window W");
+		return refuse(why, NO_WINDOW); /* the adapter has none */
 	if (!job->context)
 		job->context = 16 * window;
 	if (job->context <= first_scored(job))
 		return refuse(why, "--context %" PRIu64 ": positions from four windows (%zu) on are used; give more",
 			      job->context, first_scored(job));
-	if (job->plain && !choice->links)
-		return refuse(why, "--plain is for chains; add --links N, such as 8");
-	if (job->no_seen && choice->links)
-		return refuse(why, "--no-seen leaves out a table that chains do not have; drop it or --links");
 	choice->confidence = choice->agreement = !job->plain;
 	choice->seen = !job->no_seen;
 	job->fitted.pointer = pointer_chosen(choice, window);
@@ -215,7 +214,8 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
 	    OPTION_TEXT("out", &job->out, "FILE",
-			"the pointer; in an adapter's folder, as DIR/" POINTER_FILE ", it is used with the adapter",
+			"the pointer; in an adapter's folder, as DIR/" POINTER_FILE
+			", it is used with the adapter; missing folders are made",
 			.short_name = 'o', .required = true),
 	    OPTION_NUMBER("links", &job->choice.links, "N", 0, POINTER_LINKS,
 			  "look at a chain of N places per token (default 0: at all places of the last two tokens)"),
@@ -248,7 +248,20 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	    .operand_name = "TEXT",
 	};
 
-	return args_parse(&args, count, words);
+	enum args_result result = args_parse(&args, count, words);
+	const char *mistake = NULL;
+
+	if (result != ARGS_OK)
+		return result;
+	if (!job->args.window || (job->args.window == NOT_GIVEN && !job->args.adapter))
+		mistake = NO_WINDOW;
+	else if (job->plain && !job->choice.links)
+		mistake = "--plain is for chains; add --links N, such as 8";
+	else if (job->no_seen && job->choice.links)
+		mistake = "--no-seen leaves out a table that chains do not have; drop it or --links";
+	if (mistake)
+		complain(COMMAND, "%s", mistake);
+	return mistake ? ARGS_WRONG : ARGS_OK;
 }
 
 int pointer_fit_command(int count, char **words)
@@ -260,8 +273,10 @@ int pointer_fit_command(int count, char **words)
 	if (parsed != ARGS_OK)
 		return parsed == ARGS_HELP ? DONE : MISUSED;
 	interrupt_watch();
-	bool good = file_can_create(job.out, &why) == ROSA_OK && model_open(&job.model, &job.args, &why) &&
-		    prepare(&job, &why) && collect(&job, &why) && fit(&job, &why) && print(&job, &why);
+	bool good = model_open(&job.model, &job.args, &why) && prepare(&job, &why) &&
+		    folder_make(path_folder(job.out).text, &why) == ROSA_OK &&
+		    file_can_create(job.out, &why) == ROSA_OK && collect(&job, &why) && fit(&job, &why) &&
+		    print(&job, &why);
 	for (size_t i = 0; i < job.files.count && job.texts; i++)
 		tokens_free(&job.texts[i]);
 	free(job.texts);

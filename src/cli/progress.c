@@ -2,8 +2,8 @@
  * Progress.
  *
  * Drawn on stderr, so that results can be piped, and only if that is a terminal: in a log a bar is noise. Nothing is
- * drawn in the first half second, since most jobs take less; after that the bar is drawn ten times per second. At the
- * end the line is erased.
+ * drawn in the first half second, since most jobs take less; after that the bar is drawn ten times per second, with an
+ * estimate of the time that is left once something is done. At the end the line is erased.
  */
 #include "cli/progress.h"
 
@@ -58,8 +58,11 @@ static void draw(const struct progress *progress, uint64_t now, uint64_t done, u
 			progress->unit, rate);
 	else
 		fprintf(stderr, "%.2f M steps/s  ", rate * 1e-6);
-	write_time(rate > 0 ? (double)(total - done) / rate : 0.0, left, sizeof(left));
-	fprintf(stderr, "%s left\033[K", left);
+	if (rate > 0 || done == total) {
+		write_time(rate > 0 ? (double)(total - done) / rate : 0.0, left, sizeof(left));
+		fprintf(stderr, "%s left", left);
+	}
+	fputs("\033[K", stderr);
 	fflush(stderr);
 }
 

@@ -24,7 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COMMAND "recall"
+#define COMMAND   "recall"
+#define NO_WINDOW "recall compares a window with what lies beyond it; add --window W"
 
 /* One file. */
 struct book {
@@ -140,13 +141,7 @@ static bool measure(struct recall *job, enum recall_condition condition, rosa_er
 {
 	const enum recall_condition pointed = condition_with_pointer(&job->model, condition);
 	decoder *decoder = NULL;
-	uint64_t tokens = 0;
 	bool good = condition_decoder(&job->model, condition, &decoder, why) == ROSA_OK;
-
-	for (size_t b = 0; b < job->book_count; b++)
-		tokens += job->books[b].pieces * (job->context - 1);
-	progress_begin(&job->progress, recall_names[condition], tokens);
-	job->progress.unit = "tokens";
 	const struct scoring scoring = {.decoder = decoder,
 					.workers = job->model.workers,
 					.batch = (size_t)job->batch,
@@ -154,7 +149,6 @@ static bool measure(struct recall *job, enum recall_condition condition, rosa_er
 					.pointer = pointed < RECALL_CONDITIONS ? &job->model.pointer : NULL};
 	for (size_t b = 0; b < job->book_count && good; b++)
 		good = !job->books[b].pieces || score_book(job, condition, &scoring, b, why);
-	progress_end(&job->progress);
 	decoder_free(decoder);
 	job->measured[condition] = good;
 	if (pointed < RECALL_CONDITIONS)
@@ -177,21 +171,35 @@ static bool prepare(struct recall *job, rosa_error *why)
 	if (!model_open_files(&job->model, &job->args, why))
 		return false;
 	if (!job->model.options.window)
-		return refuse(why, "recall compares a window with what lies beyond it; add --window W");
+		return refuse(why, NO_WINDOW); /* the adapter has none */
 	if (job->context <= first_scored(job))
 		return refuse(why, "--context %llu: positions from four windows (%zu) on are scored; give more",
 			      (unsigned long long)job->context, first_scored(job));
 	return model_pointer(&job->model, &job->args, why) && read_books(job, why);
 }
 
+/* The bar is that of all readings, so that it tells when the result comes. */
 static bool measure_all(struct recall *job, rosa_error *why)
 {
-	for (int condition = 0; condition < RECALL_POINTER; condition++) {
-		if (condition_applies(&job->model, (enum recall_condition)condition) &&
-		    !measure(job, (enum recall_condition)condition, why))
-			return false;
+	unsigned readings = 0, reading = 0;
+	uint64_t tokens = 0;
+	char label[64];
+	bool good = true;
+
+	for (int condition = 0; condition < RECALL_POINTER; condition++)
+		readings += condition_applies(&job->model, (enum recall_condition)condition);
+	for (size_t b = 0; b < job->book_count; b++)
+		tokens += job->books[b].pieces * (job->context - 1);
+	progress_begin(&job->progress, label, readings * tokens);
+	job->progress.unit = "tokens";
+	for (int condition = 0; condition < RECALL_POINTER && good; condition++) {
+		if (!condition_applies(&job->model, (enum recall_condition)condition))
+			continue;
+		snprintf(label, sizeof(label), "%s, %u of %u", recall_names[condition], ++reading, readings);
+		good = measure(job, (enum recall_condition)condition, why);
 	}
-	return true;
+	progress_end(&job->progress);
+	return good;
 }
 
 /* ------------------------------------------------------------------------------------------------------- output -- */
@@ -400,7 +408,13 @@ static enum args_result parse(struct recall *job, int count, char **words)
 	    .operand_name = "FILE",
 	};
 
-	return args_parse(&args, count, words);
+	enum args_result result = args_parse(&args, count, words);
+
+	if (result == ARGS_OK && (!job->args.window || (job->args.window == NOT_GIVEN && !job->args.adapter))) {
+		complain(COMMAND, NO_WINDOW);
+		return ARGS_WRONG;
+	}
+	return result;
 }
 
 int recall_command(int count, char **words)

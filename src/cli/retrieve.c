@@ -20,10 +20,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Steps of one push, whatever --chunk allows: Ctrl-C is noticed between two pushes. Many more would take seconds, and
+ * with many fewer, many routes would be read at half the speed. */
+#define PUSH_MOST ((size_t)1 << 16)
+
 struct job {
 	const char *query_path, *key_path, *out_path, *length_path, *flips_path;
 	struct retrieval_args retrieval;
-	uint64_t chunk; /* 0: all at once */
+	uint64_t chunk; /* as a stream, at most so many steps at a time; 0: all at once */
 	int device;
 
 	struct symbol_pair pair;
@@ -50,7 +54,7 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    RETRIEVAL_ARGS(&job->retrieval, true, "bits per symbol, 1 to 20 (with --flips 1 to 16)",
 			   "worker threads (default 0: one per processor)"),
 	    OPTION_SIZE("chunk", &job->chunk, "N", 1, ROSA_MAX_STEPS,
-			"feed the streams N steps at a time (default: all at once)"),
+			"read as streams, at most N steps at a time (default: all at once)"),
 	    OPTION_CHOICE("device", &job->device, "D", device_names,
 			  "cpu (default) or cuda: a GPU; in chunks without --flips"),
 	};
@@ -132,27 +136,27 @@ static bool retrieve_at_once(struct job *job, struct progress *progress, rosa_er
 	return true;
 }
 
-/* One chunk's table, [routes][steps][bits], into its place in the whole. */
-static void place_chunk(struct job *job, const int32_t *chunk, size_t from, size_t steps)
+/* The table of one push, [routes][steps][bits], into its place in the whole. */
+static void place_table(struct job *job, const int32_t *table, size_t from, size_t steps)
 {
 	size_t bits = job->retrieval.bits;
 
 	for (size_t r = 0; r < job->pair.routes; r++)
-		memcpy(job->table + (r * job->pair.steps + from) * bits, chunk + r * steps * bits,
+		memcpy(job->table + (r * job->pair.steps + from) * bits, table + r * steps * bits,
 		       steps * bits * sizeof(int32_t));
 }
 
-static bool push_chunks(struct job *job, rosa_stream *stream, size_t chunk, int32_t *table, struct progress *progress,
+static bool push_chunks(struct job *job, rosa_stream *stream, size_t most, int32_t *table, struct progress *progress,
 			rosa_error *why)
 {
 	const struct symbol_pair *pair = &job->pair;
 
-	for (size_t t = 0; t < pair->steps; t += chunk) {
-		size_t steps = pair->steps - t < chunk ? pair->steps - t : chunk;
+	for (size_t t = 0; t < pair->steps; t += most) {
+		size_t steps = pair->steps - t < most ? pair->steps - t : most;
 		if (symbol_pair_push(pair, stream, t, steps, job->tau, job->length, table, why) != ROSA_OK)
 			return false;
 		if (table)
-			place_chunk(job, table, t, steps);
+			place_table(job, table, t, steps);
 		if (progress_tick(progress, (t + steps) * pair->routes, pair->steps * pair->routes))
 			return refuse(why, "interrupted");
 	}
@@ -162,19 +166,20 @@ static bool push_chunks(struct job *job, rosa_stream *stream, size_t chunk, int3
 static bool retrieve_in_chunks(struct job *job, struct progress *progress, rosa_error *why)
 {
 	rosa_options options = retrieval_options(&job->retrieval);
-	size_t chunk = job->chunk < job->pair.steps ? job->chunk : job->pair.steps;
+	size_t most = job->chunk < job->pair.steps ? job->chunk : job->pair.steps;
 	rosa_stream *stream = NULL;
 	int32_t *table = NULL;
 	bool done;
 
+	most = most < PUSH_MOST ? most : PUSH_MOST;
 	if (job->table) {
-		table = get_memory(job->pair.routes * chunk, job->retrieval.bits * sizeof(int32_t),
-				   "one chunk's tables", why);
+		table = get_memory(job->pair.routes * most, job->retrieval.bits * sizeof(int32_t),
+				   "the tables of one push", why);
 		if (!table)
 			return false;
 	}
 	done = rosa_stream_new(&options, job->pair.routes, &stream, why) == ROSA_OK &&
-	       push_chunks(job, stream, chunk, table, progress, why);
+	       push_chunks(job, stream, most, table, progress, why);
 	rosa_stream_free(stream);
 	free(table);
 	return done;

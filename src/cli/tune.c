@@ -39,9 +39,24 @@ struct tune {
 	struct progress progress;
 	char detail[96];
 	uint64_t last_line, stage_step, stage_steps;
+	char announced[2][160];
+	unsigned turn; /* the text in use */
 };
 
 /* -------------------------------------------------------------------------------------------------------- hooks -- */
+
+/* What Ctrl-C is answered with from now on, since it may be long until the step ends; `step` is the one being taken. 0:
+ * nothing, the program ends at once. A signal may come at any time, so the text in use is not changed. */
+static void announce(struct tune *job, uint64_t step)
+{
+	char *text = job->announced[job->turn ^= 1];
+
+	snprintf(text, sizeof(job->announced[0]),
+		 "%srosatune tune: finishing step %" PRIu64 ", with its validation if one is due, then saving; Ctrl-C "
+		 "again ends without saving\n",
+		 job->progress.shown ? "\r\033[K" : "", step);
+	interrupt_announce(step ? text : NULL);
+}
 
 static void on_begin(void *context, const struct trainer_report *report, uint64_t trained, uint64_t parameters)
 {
@@ -55,6 +70,10 @@ static void on_begin(void *context, const struct trainer_report *report, uint64_
 	job->stage_step = report->stage_step;
 	job->stage_steps = report->stage_steps;
 	job->last_line = clock_ns();
+	/* a first validation and the fit of a pointer are not finished: there is nothing to save */
+	announce(job, stage->kind != TUNE_POINTER && (report->entry.step || !stage->valid.count)
+			  ? report->entry.step + 1
+			  : 0);
 	if (job->json)
 		return;
 	if (stage->kind == TUNE_POINTER) {
@@ -121,6 +140,7 @@ static void on_step(void *context, const struct trainer_report *report)
 	const uint64_t clock = clock_ns();
 	char loss[24];
 
+	announce(job, report->stage_step < report->stage_steps ? entry->step + 1 : 0);
 	if (entry->step == 0) {
 		progress_end(&job->progress);
 		if (!job->json)
@@ -139,11 +159,17 @@ static void on_step(void *context, const struct trainer_report *report)
 	progress_tick(&job->progress, job->stage_step, job->stage_steps);
 }
 
-static void on_judging(void *context, uint64_t done, uint64_t total)
+static void on_judging(void *context, uint64_t done, uint64_t total, uint64_t samples)
 {
 	struct tune *job = context;
 
-	snprintf(job->detail, sizeof(job->detail), "validation, %" PRIu64 " of %" PRIu64 " samples", done, total);
+	if (samples == total)
+		snprintf(job->detail, sizeof(job->detail), "validation, %" PRIu64 " of %" PRIu64 " samples", done,
+			 total);
+	else
+		snprintf(job->detail, sizeof(job->detail),
+			 "validation, %" PRIu64 " of %" PRIu64 " (%" PRIu64 " samples, once per control)", done, total,
+			 samples);
 	job->progress.detail = job->detail;
 	progress_tick(&job->progress, job->stage_step, job->stage_steps);
 }
@@ -289,6 +315,7 @@ static rosa_status train(struct tune *job, rosa_error *err)
 
 	interrupt_watch();
 	status = trainer_run(&job->config, job->resume, &job->ranks, &hooks, &job->outcome, err);
+	interrupt_announce(NULL);
 	progress_end(&job->progress);
 	if (status == ROSA_OK && job->ranks.rank == 0)
 		print_result(job);

@@ -175,6 +175,9 @@ static rosa_status read_on(struct reading *reading, struct scored_text *texts, s
 	*over = used == 0;
 	if (*over || status != ROSA_OK)
 		return status;
+	/* decoder_read does not ask at its end, and a short piece has nothing before that */
+	if (tick(reading, 0, 0))
+		return rosa_fail(err, ROSA_ECANCELLED, "interrupted");
 	status = decoder_read(reading->scoring->decoder, used, reading->pieces, tick, reading, err);
 	if (status == ROSA_OK)
 		status = reduce(reading, used, err);

@@ -437,6 +437,11 @@ static rosa_status read_line(struct reading *reading, const char *line, size_t s
 		return ROSA_OK;
 	reading->line = number;
 	snprintf(reading->where, sizeof(reading->where), "%.480s:%llu", reading->path, (unsigned long long)number);
+	if (line[strspn(line, " \t\r")] != '{')
+		return rosa_fail(err, ROSA_EFORMAT,
+				 "%s: is not a JSON object; a task is a file of JSON lines, one object per line "
+				 "('rosatune help eval' names their fields)",
+				 reading->where);
 	status = json_read(line, size, reading->where, &root, err);
 	if (status == ROSA_OK)
 		status = read_object(reading, root, full, err);

@@ -55,6 +55,13 @@ static bool find(const struct keys *keys, const char *name, struct place_of *at)
 	return false;
 }
 
+bool keys_known(const struct keys *keys, const char *name)
+{
+	struct place_of at;
+
+	return find(keys, name, &at);
+}
+
 static void *target_of(const struct place_of *at, const void *base)
 {
 	return (char *)base + at->section->offset + at->row->offset;

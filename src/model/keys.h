@@ -93,6 +93,8 @@ struct key_custom {
 rosa_status keys_refuse(const struct key_place *place, rosa_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+bool keys_known(const struct keys *keys, const char *name);
+
 /* Sets every key to its fallback. What was there is not freed. */
 void keys_defaults(const struct keys *keys, void *base);
 /* Sets the key that `place` names from text. One that is not in a table is refused with the nearest that is. */

@@ -171,6 +171,10 @@ static rosa_status read_root(struct json root, struct pointer *pointer, rosa_err
 
 	if (json_kind(root) != JSON_IS_OBJECT)
 		return json_refuse(root, err, "is not a pointer: it must hold one JSON object");
+	if (!json_there(json_find(root, "format")) && !json_there(json_find(root, "theta")))
+		return json_refuse(root, err,
+				   "is not a pointer: it has neither format nor theta; name a file that 'rosatune "
+				   "pointer fit' wrote");
 	status = read_fields(root, pointer, err);
 	if (status != ROSA_OK)
 		memset(pointer, 0, sizeof(*pointer));

@@ -81,7 +81,17 @@ static rosa_status find_template(tokenizer *tokenizer, const char *folder, rosa_
 
 static rosa_status open_json(const struct mapping *mapping, const char *path, tokenizer **made, rosa_error *err)
 {
-	rosa_status status = tokenizer_from_json((const char *)mapping->data, mapping->size, path, made, err);
+	const char *text = (const char *)mapping->data;
+	size_t at = 0;
+	rosa_status status;
+
+	while (at < mapping->size && strchr(" \t\r\n", text[at]) && text[at])
+		at++;
+	if (at == mapping->size || text[at] != '{') /* an error of the JSON reader would not say what is wanted */
+		return rosa_fail(err, ROSA_EFORMAT,
+				 "%s: is not a GGUF file and not a tokenizer.json; name one, or a model's folder",
+				 path);
+	status = tokenizer_from_json(text, mapping->size, path, made, err);
 
 	return status ? status : find_template(*made, path_folder(path).text, err);
 }

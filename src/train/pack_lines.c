@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define LEAST_ROOM ((size_t)1 << 17) /* bytes that are read at a time, at least */
+#define LOOKED_AT  ((size_t)8000)    /* bytes that tell a binary file, as git does it */
 
 rosa_status pack_lines_open(struct pack_lines *lines, const char *path, const struct file_hooks *hooks, rosa_error *err)
 {
@@ -39,6 +40,14 @@ static rosa_status read_more(struct pack_lines *lines, rosa_error *err)
 	status = source_read(&lines->source, lines->data + lines->used, lines->room - lines->used, &got, err);
 	lines->used += got;
 	lines->ended = status == ROSA_OK && got == 0;
+	return status;
+}
+
+rosa_status pack_lines_binary(struct pack_lines *lines, bool *binary, rosa_error *err)
+{
+	const rosa_status status = read_more(lines, err);
+
+	*binary = status == ROSA_OK && memchr(lines->data, '\0', lines->used < LOOKED_AT ? lines->used : LOOKED_AT);
 	return status;
 }
 

@@ -16,6 +16,8 @@ rosa_status pack_lines_open(struct pack_lines *lines, const char *path, const st
 /* The next line, with its newline if it has one, valid until the next call; NULL: there are no more. A byte order mark
  * at the beginning of the file is left out. */
 rosa_status pack_lines_next(struct pack_lines *lines, const char **line, size_t *size, rosa_error *err);
+/* Whether the file is not text: a NUL stands among its first bytes. Asked before the first line. */
+rosa_status pack_lines_binary(struct pack_lines *lines, bool *binary, rosa_error *err);
 void pack_lines_close(struct pack_lines *lines); /* safe on a zeroed one that could not be opened */
 
 /* Whether a line has nothing but white space. */

@@ -301,13 +301,28 @@ static rosa_status pack_text(struct job *job, struct pack_lines *lines, struct t
 	return status == ROSA_OK ? add_piece(job, &item, text, text->size, err) : status;
 }
 
+/* A file that is not text has as many bad lines as it has line ends, or packs as nonsense. It counts as one. */
+static rosa_status leave_out(struct job *job, const char *name, rosa_error *err)
+{
+	struct pack_item bad = {.json = true, .bad = true, .file = name};
+
+	rosa_fail(&bad.error, ROSA_EFORMAT,
+		  "%.120s: is binary (there are NUL bytes in it) and is left out; name files of text, in UTF-8", name);
+	return add(job, &bad, "", err);
+}
+
 static rosa_status pack_file(struct job *job, const struct pack_input *input, struct text *text, rosa_error *err)
 {
 	struct pack_lines lines;
+	bool binary = false;
 	rosa_status status = pack_lines_open(&lines, input->path, job->packing->hooks, err);
 
 	job->reading = &lines.source;
 	if (status == ROSA_OK)
+		status = pack_lines_binary(&lines, &binary, err);
+	if (status == ROSA_OK && binary)
+		status = leave_out(job, lines.source.name, err);
+	else if (status == ROSA_OK)
 		status = (input->jsonl ? pack_jsonl : pack_text)(job, &lines, text, err);
 	job->reading = NULL;
 	job->bytes += lines.source.taken;

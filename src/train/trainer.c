@@ -353,7 +353,7 @@ static bool due(uint64_t every, uint64_t step)
  * depend on when it was stopped; before the first step there is nothing to lose. */
 struct validation {
 	const struct trainer *trainer;
-	uint64_t before, all; /* samples of the conditions judged before this one, and of all */
+	uint64_t samples, before, all; /* readings: of a condition, of those judged before this one, of all */
 	bool may_stop;
 };
 
@@ -365,7 +365,7 @@ static int tell_judging(void *context, uint64_t done, uint64_t total)
 
 	(void)total;
 	if (v->trainer->first && hooks->judging)
-		hooks->judging(hooks->context, v->before + done, v->all);
+		hooks->judging(hooks->context, v->before + done, v->all, v->samples);
 	return v->may_stop && hooks->stop && hooks->stop(hooks->context);
 }
 
@@ -378,7 +378,7 @@ static rosa_status validate(struct trainer *t, struct stage_run *run, struct tra
 		enum past_reads reads;
 		double *far;
 	} controls[] = {{READS_RANDOM, &entry->far_random_loss}, {READS_NOTHING, &entry->far_off_loss}};
-	struct validation validation = {t, 0, t->config->rosa ? 3 * count : count, t->state.step == 0};
+	struct validation validation = {t, count, 0, t->config->rosa ? 3 * count : count, t->state.step == 0};
 	struct learner_judging judging = {&run->valid_samples, count, READS_FOUND, tell_judging, &validation};
 	struct learner_result result;
 	rosa_status status = learner_judge(run->learner, &judging, &result, err);

@@ -24,8 +24,9 @@ struct trainer_hooks {
 	void (*saved)(void *context, const char *path);
 	void (*note)(void *context, const char *message); /* something the user should know */
 	bool (*stop)(void *context);                      /* asked after every step, and before the first */
-	/* Of a validation: samples read of those to read. */
-	void (*judging)(void *context, uint64_t done, uint64_t total);
+	/* Of a validation: readings done of those to do. Each of `samples` is read by the adapter and by each control.
+	 */
+	void (*judging)(void *context, uint64_t done, uint64_t total, uint64_t samples);
 	/* Of a pointer: positions read of those to read, then steps of the fit; and its result. */
 	void (*fitting)(void *context, uint64_t done, uint64_t total);
 	void (*fitted)(void *context, const struct pointer_fitted *fitted);

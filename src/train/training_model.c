@@ -1,6 +1,7 @@
 /* The model that a run trains. */
 #include "train/training_model.h"
 
+#include "base/paths.h"
 #include "base/status.h"
 
 #include <string.h>
@@ -18,13 +19,28 @@ static rosa_status check_backbone(const struct tune_config *config, const struct
 	return ROSA_OK;
 }
 
+static rosa_status check_paths(const struct tune_config *config, rosa_error *err)
+{
+	if (!path_exists(config->model))
+		return rosa_fail(err, ROSA_EIO,
+				 "model: there is no %s; name a GGUF file or a model's folder with --set model=PATH",
+				 config->model);
+	if (config->adapter && !path_exists(config->adapter))
+		return rosa_fail(err, ROSA_EIO,
+				 "adapter.path: there is no %s; name an adapter's folder with --set adapter.path=DIR",
+				 config->adapter);
+	return ROSA_OK;
+}
+
 rosa_status training_model_open(const struct tune_config *config, int threads, struct training_model *model,
 				rosa_error *err)
 {
 	struct network_options options = tune_config_network(config);
 	struct adapter adapter = {0};
-	rosa_status status = checkpoint_open(config->model, &model->checkpoint, err);
+	rosa_status status = check_paths(config, err);
 
+	if (status == ROSA_OK)
+		status = checkpoint_open(config->model, &model->checkpoint, err);
 	if (status == ROSA_OK)
 		status = check_backbone(config, &model->checkpoint, err);
 	if (status == ROSA_OK && config->adapter)

@@ -147,12 +147,13 @@ static bool is_meant(const struct tune_config *config, size_t i, const char *nam
 	return config->stages[i].name && strcmp(config->stages[i].name, name) == 0;
 }
 
-/* A stage's duration is given in tokens or in steps; what is set on the command line replaces what the file has. */
+/* A stage's duration is given in tokens or in steps; what is set on the command line replaces what the file has. 0 is
+ * no duration, and replaces none. */
 static void replace_duration(struct tune_stage *stage, const char *key)
 {
-	if (strcmp(key, "tokens") == 0)
+	if (strcmp(key, "tokens") == 0 && stage->tokens)
 		stage->steps = 0;
-	else if (strcmp(key, "steps") == 0)
+	else if (strcmp(key, "steps") == 0 && stage->steps)
 		stage->tokens = 0;
 }
 
@@ -191,6 +192,8 @@ static rosa_status apply_setting(struct tune_config *config, const char *setting
 	const struct key_place place = {.key = key};
 	if (strncmp(key, "stage", 5) == 0)
 		return keys_refuse(&place, err, "name the stage and the key: stage.1.tokens=1M");
+	if (!keys_known(&config_keys, key) && keys_known(&stage_keys, key))
+		return keys_refuse(&place, err, "is a key of a stage; give --set stage.1.%s=%.60s", key, equals + 1);
 	return keys_set(&config_keys, config, equals + 1, &place, err);
 }
 
