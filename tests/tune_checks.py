@@ -358,7 +358,6 @@ class Planning(Case):
     def test_it_refuses_what_a_run_would(self):
         for setting, wanted in (
             ("model=missing.gguf", "model: there is no missing.gguf; name a GGUF file or a model's folder with --set model="),
-            ("adapter.path=none", "adapter.path: there is no none; name an adapter's folder with --set adapter.path=DIR"),
             ("stage.2.data=missing.tokens", "stage.2.data: there is no missing.tokens; make it with "
              "'rosatune data pack --model model.gguf --out missing.tokens FILE...'"),
             ("stage.1.valid=gone.tokens", "FILE...', or leave this key out"),
@@ -367,6 +366,9 @@ class Planning(Case):
             ("out=whole", "continue with --resume"),
         ):
             self.assertIn(wanted, refusal("config.json", "--dry-run", "--set", setting, code=1))
+        put("begin.json", json.dumps({**CONFIG, "adapter": {"path": "none"}}))
+        self.assertIn("adapter.path: there is no none; name an adapter's folder with --set adapter.path=DIR",
+                      refusal("begin.json", "--dry-run", code=1))
         self.assertIn("did you mean", refusal("config.json", "--dry-run", "--set", "stage.1.tokns=1"))
         self.assertFalse(os.path.exists("nowhere"))
 
