@@ -551,6 +551,12 @@ for check in result["checks"]:
 PATH=/nonexistent "$program" doctor >out 2>err || problem "doctor without programs"
 says '^missing *gnuplot .*install gnuplot-nox'
 says '^missing *python .*install python3'
+# Under python -m rosatune it looks at that interpreter.
+printf '#!/bin/sh\necho 1.2.3 with "${1#-}"\n' >interpreter
+chmod +x interpreter
+PATH=/nonexistent ROSATUNE_PYTHON=$PWD/interpreter "$program" doctor >out 2>err || problem "doctor of an interpreter"
+says "^OK *python .*the package rosatune 1.2.3 with c, in $PWD/interpreter"
+rm interpreter
 # What no command can do without makes it fail: here, nothing can be written to a file.
 checks=$((checks + 1))
 (
