@@ -180,6 +180,11 @@ check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
 check 2 'rosatune: unknown command train, did you mean tune?' train
 check 2 'rosatune: unknown command run, did you mean chat?' run model.gguf
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
+for page in generate chat; do
+	check 0 '' help $page
+	awk 'length > 120 { exit 1 }' out || problem "a line of more than 120 columns: help $page"
+done
+grep -q 'only read' out && problem "chat offers --tokens 0, which it refuses"
 check 0 '' -V
 says '^rosatune [0-9]'
 check 2 'rosatune: unknown option -v, did you mean --version?' -v
