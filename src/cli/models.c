@@ -57,6 +57,9 @@ bool model_pointer(struct model *model, const struct model_args *args, rosa_erro
 		return refuse(why, "not enough memory for the name of a pointer");
 	if (!args->pointer)
 		complain(NULL, "note: using the pointer in %s (--pointer none: without)", model->pointer_path);
+	if (!path_exists(path))
+		return refuse(why, "--pointer %s: there is no such file; name one that 'rosatune pointer fit' wrote",
+			      path);
 	if (pointer_load(model->pointer_path, &model->pointer, why) != ROSA_OK)
 		return false;
 	if (!window)
@@ -89,6 +92,9 @@ static bool open_files(struct model *model, const struct model_args *args, rosa_
 		return false;
 	if (!args->adapter)
 		return true;
+	if (!path_exists(args->adapter))
+		return refuse(why, "--adapter %s: there is no such folder; name a run or a folder of save_adapter",
+			      args->adapter);
 	if (adapter_open(args->adapter, &model->checkpoint, &model->adapter, why) != ROSA_OK)
 		return false;
 	if (adapter_notice(&model->adapter, args->model, text, sizeof(text)))
