@@ -589,6 +589,11 @@ class Terminal(Base):
         self.type("/quit\n")
         self.finish(0)
 
+    def test_one_token_is_one(self):
+        self.start("generate", "--model", "plain.gguf", "--prompt", "a", "--tokens", "1")
+        self.finish(0)
+        self.assertIn("read 1 token (", self.screen)
+
     def test_a_history_is_bounded(self):
         if "libedit: yes" not in run("--version").stdout.decode():
             self.skipTest("this build has no libedit")

@@ -163,8 +163,8 @@ static void comment_answer(const struct chat *chat, const struct answer *answer,
 	else if (answer->end == ANSWER_INTERRUPTED && chat->shown)
 		fprintf(stderr, "[stopped after %zu tokens]\n", answer->made);
 	if (chat->shown)
-		fprintf(stderr, "[read %llu tokens, %.0f/s; wrote %zu, %.1f/s]\n",
-			(unsigned long long)(run->read - before->read),
+		fprintf(stderr, "[read %llu token%s, %.0f/s; wrote %zu, %.1f/s]\n",
+			(unsigned long long)(run->read - before->read), run->read - before->read == 1 ? "" : "s",
 			per_second(run->read - before->read, run->reading_time - before->reading_time), answer->made,
 			per_second(run->made - before->made, run->making_time - before->making_time));
 }
