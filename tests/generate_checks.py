@@ -507,7 +507,7 @@ class Terminal(Base):
         while len(self.screen) < 200:
             self.screen += os.read(self.master, 4096).decode(errors="replace")
         self.type("\x03")
-        self.wait("> ")
+        self.assertRegex(self.wait("> "), r"\[stopped after [0-9]+ tokens\]\r\n\[read ")
         self.type("Are you there?\n")
         self.wait("Are you there?\r\n")
         while len(self.screen) < 200:
@@ -579,6 +579,26 @@ class Terminal(Base):
         self.wait("> ")
         self.type("/quit\r")
         self.finish(0)
+
+    def test_a_document_that_is_not_read_to_its_end(self):
+        """Ctrl-C says how far it was read, and the next message reads the rest."""
+        put("book.txt", "the old ferryman sang of the old river. " * 20000)
+        self.start("--file", "book.txt", "--chunk", "1", "--tokens", "12")
+        self.wait("% ")  # of the bar
+        self.type("\x03")
+        self.wait("[stopped at ")
+        said = self.wait("> ")
+        at, whole = map(int, re.match(r"(\d+) of (\d+) tokens; the rest is read with your next message\]\r\n",
+                                      said).groups())
+        self.assertLess(at, whole)
+        self.assertGreater(whole, 800000)
+        self.type("/quit\n")
+        self.finish(0)
+
+    def test_one_token_is_one(self):
+        self.start("generate", "--model", "plain.gguf", "--prompt", "a", "--tokens", "1")
+        self.finish(0)
+        self.assertIn("read 1 token (", self.screen)
 
     def test_a_history_is_bounded(self):
         if "libedit: yes" not in run("--version").stdout.decode():

@@ -370,7 +370,9 @@ class Recall(Base):
         for words in (["ppl", "--file", "book.txt"], ["generate", "--prompt", "a"]):
             said = run(*words, "--model", "plain.gguf", "--pointer", "p.json", code=1).stderr
             self.assertIn(b"--pointer p.json: attention is global", said)
-        self.assertIn(b"gone.json", self.recall("--window", "4", "--pointer", "gone.json", "book.txt", code=1).stderr)
+        for option in ("--pointer", "--adapter"):
+            self.assertIn(f"{option} gone: there is no such".encode(),
+                          self.recall("--window", "4", option, "gone", "book.txt", code=1).stderr)
         said = self.recall("--window", "5", "--pointer", "p.json", "book.txt").stderr
         self.assertIn(b"was fitted beside a window of 4, the window is 5", said)
         put("p.json", '{"format": 1, "delay": 4, "links": 2, "theta": []}')

@@ -180,6 +180,11 @@ check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
 check 2 'rosatune: unknown command train, did you mean tune?' train
 check 2 'rosatune: unknown command run, did you mean chat?' run model.gguf
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
+for page in generate chat; do
+	check 0 '' help $page
+	awk 'length > 120 { exit 1 }' out || problem "a line of more than 120 columns: help $page"
+done
+grep -q 'only read' out && problem "chat offers --tokens 0, which it refuses"
 check 0 '' -V
 says '^rosatune [0-9]'
 check 2 'rosatune: unknown option -v, did you mean --version?' -v
@@ -551,6 +556,12 @@ for check in result["checks"]:
 PATH=/nonexistent "$program" doctor >out 2>err || problem "doctor without programs"
 says '^missing *gnuplot .*install gnuplot-nox'
 says '^missing *python .*install python3'
+# Under python -m rosatune it looks at that interpreter.
+printf '#!/bin/sh\necho 1.2.3 with "${1#-}"\n' >interpreter
+chmod +x interpreter
+PATH=/nonexistent ROSATUNE_PYTHON=$PWD/interpreter "$program" doctor >out 2>err || problem "doctor of an interpreter"
+says "^OK *python .*the package rosatune 1.2.3 with c, in $PWD/interpreter"
+rm interpreter
 # What no command can do without makes it fail: here, nothing can be written to a file.
 checks=$((checks + 1))
 (

@@ -15,6 +15,7 @@ from pathlib import Path
 __all__ = ["main", "program"]
 
 VARIABLE = "ROSATUNE_PROGRAM"
+PYTHON = "ROSATUNE_PYTHON"  # read by `rosatune doctor`, which looks at the interpreter that runs it
 
 
 def program() -> Path:
@@ -42,6 +43,8 @@ def main() -> None:
     """Become the program, with the arguments of this process."""
     try:
         path = program()
+        # `rosatune doctor` looks at the interpreter that runs it, and not at the one that PATH finds
+        os.environ[PYTHON] = sys.executable or ""
         os.execv(path, ["rosatune", *sys.argv[1:]])
     except OSError as error:
         sys.exit(f"rosatune: {error}")

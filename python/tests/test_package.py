@@ -269,6 +269,8 @@ def test_a_program_of_ones_own(tmp_path: Path) -> None:
     assert refused.returncode == 1 and "Permission denied" in refused.stderr
     other.chmod(0o755)
     assert run_module("a", "b c", ROSATUNE_PROGRAM=str(other)).stdout == "other a b c\n"
+    other.write_text('#!/bin/sh\necho "$ROSATUNE_PYTHON"\n')  # which `rosatune doctor` looks at
+    assert run_module(ROSATUNE_PROGRAM=str(other)).stdout == sys.executable + "\n"
     missing = run_module(ROSATUNE_PROGRAM="nowhere")
     assert missing.returncode == 1
     assert missing.stderr.startswith("rosatune: ROSATUNE_PROGRAM names 'nowhere', which is not a file")

@@ -205,15 +205,22 @@ static void check_programs(struct doctor *doctor)
 	static const char script[] =
 	    "import importlib.util as u, rosatune; print(rosatune.__version__, *("
 	    "('with ' if u.find_spec(m) else 'without ') + m for m in ('torch', 'transformers')))";
-	static const char *const ask_python[] = {"python3", "-c", script, NULL};
+	const char *const named = getenv("ROSATUNE_PYTHON"); /* the one that runs this: python -m rosatune */
 	char line[256], path[512];
+	const char *const ask_python[] = {path, "-c", script, NULL};
+	bool found = named && *named;
+
+	if (found)
+		snprintf(path, sizeof(path), "%s", named);
+	else
+		found = program_find("python3", path, sizeof(path));
 
 	if (!program_find("gnuplot", NULL, 0))
 		tell(doctor, MISSING, "gnuplot", "install gnuplot-nox", "draws curves: plot, mqar --plot");
 	else
 		tell(doctor, GOOD, "gnuplot", NULL, "%s",
 		     program_ask(ask_gnuplot, line, sizeof(line)) ? line : "found, but it does not start");
-	if (!program_find("python3", path, sizeof(path)))
+	if (!found)
 		tell(doctor, MISSING, "python", "install python3", "runs the Python package");
 	else if (program_ask(ask_python, line, sizeof(line)))
 		tell(doctor, GOOD, "python", NULL, "the package rosatune %s, in %s", line, path);

@@ -44,9 +44,11 @@ static void comment_answer(const struct chat *chat, const struct answer *answer,
 	else if (answer->end == ANSWER_LENGTH)
 		complain(chat->job->command, "the answer was cut after %zu tokens; --tokens N allows more",
 			 answer->made);
+	else if (answer->end == ANSWER_INTERRUPTED && chat->shown)
+		fprintf(stderr, "[stopped after %zu tokens]\n", answer->made);
 	if (chat->shown)
-		fprintf(stderr, "[read %llu tokens, %.0f/s; wrote %zu, %.1f/s]\n",
-			(unsigned long long)(run->read - before->read),
+		fprintf(stderr, "[read %llu token%s, %.0f/s; wrote %zu, %.1f/s]\n",
+			(unsigned long long)(run->read - before->read), run->read - before->read == 1 ? "" : "s",
 			per_second(run->read - before->read, run->reading_time - before->reading_time), answer->made,
 			per_second(run->made - before->made, run->making_time - before->making_time));
 }
@@ -125,6 +127,9 @@ static bool read_document(struct chat *chat, rosa_error *why)
 	conversation_drop(&chat->turns.conversation);
 	bool good = run_become(chat->run, wanted.ids, wanted.count, why) &&
 		    (wanted.count <= UNSETTLED || run_read(chat->run, wanted.count - UNSETTLED, why));
+	if (good && interrupted() && chat->shown)
+		fprintf(stderr, "[stopped at %zu of %zu tokens; the rest is read with your next message]\n",
+			sequence_steps(chat->run->sequence), wanted.count);
 	tokens_free(&wanted);
 	return good;
 }

@@ -228,9 +228,10 @@ void run_report(const struct run *run)
 
 	if (!isatty(STDERR_FILENO))
 		return;
-	fprintf(stderr, "read %llu tokens (%.0f/s), made %llu (%.1f/s); memory: attention %.1f MiB",
-		(unsigned long long)run->read, per_second(run->read, run->reading_time), (unsigned long long)run->made,
-		per_second(run->made, run->making_time), (double)memory.attention / 1048576.0);
+	fprintf(stderr, "read %llu token%s (%.0f/s), made %llu (%.1f/s); memory: attention %.1f MiB",
+		(unsigned long long)run->read, run->read == 1 ? "" : "s", per_second(run->read, run->reading_time),
+		(unsigned long long)run->made, per_second(run->made, run->making_time),
+		(double)memory.attention / 1048576.0);
 	if (run->model->adapted)
 		fprintf(stderr, ", index %.1f MiB, values %.1f MiB", (double)memory.retrieval / 1048576.0,
 			(double)memory.values / 1048576.0);

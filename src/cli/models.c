@@ -19,6 +19,10 @@ bool model_open_files(struct model *model, const struct model_args *args, rosa_e
 						.reads = args->reads};
 	char text[1024];
 
+	*model = (struct model){0};
+	if (args->adapter && !path_exists(args->adapter))
+		return refuse(why, "--adapter %s: there is no such folder; name a run or a folder of save_adapter",
+			      args->adapter);
 	if (model_load(model, args->model, args->adapter, &options, (int)args->threads, why) != ROSA_OK)
 		return false;
 	if (model->adapted && adapter_notice(&model->adapter, args->model, text, sizeof(text)))
@@ -49,6 +53,9 @@ bool model_pointer(struct model *model, const struct model_args *args, rosa_erro
 		return refuse(why, "not enough memory for the name of a pointer");
 	if (!args->pointer)
 		complain(NULL, "note: using the pointer in %s (--pointer none: without)", model->pointer_path);
+	if (!path_exists(path))
+		return refuse(why, "--pointer %s: there is no such file; name one that 'rosatune pointer fit' wrote",
+			      path);
 	if (pointer_load(model->pointer_path, &model->pointer, why) != ROSA_OK)
 		return false;
 	if (!window)

@@ -31,7 +31,7 @@ struct model_args {
 	    OPTION_SIZE("window", &(a)->window, "W", 0, ROSA_MAX_STEPS,                                                \
 			"attend to the last W positions (default: the adapter's; 0: to all)"),                         \
 	    OPTION_SIZE("sinks", &(a)->sinks, "S", 0, ROSA_MAX_STEPS,                                                  \
-			"and to the first S (default: the adapter's, or 0)"),                                          \
+			"attend to the first S too (default: the adapter's, or 0)"),                                   \
 	    OPTION_NUMBER("global-layers", &(a)->global_layers, "N", 0, UINT32_MAX,                                    \
 			  "the first N layers attend to all (default: the adapter's, or 0)"),                          \
 	    OPTION_SIZE("chunk", &(a)->chunk, "N", 1, 65536, "tokens computed at once while reading (default 256)"),   \

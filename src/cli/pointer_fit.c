@@ -214,8 +214,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
 	    OPTION_TEXT("out", &job->out, "FILE",
-			"the pointer; in an adapter's folder, as DIR/" POINTER_FILE
-			", it is used with the adapter; missing folders are made",
+			"the pointer; in an adapter's folder, as DIR/" POINTER_FILE ", it is used with the adapter",
 			.short_name = 'o', .required = true),
 	    OPTION_NUMBER("links", &job->choice.links, "N", 0, POINTER_LINKS,
 			  "look at a chain of N places per token (default 0: at all places of the last two tokens)"),
@@ -243,7 +242,7 @@ static enum args_result parse(struct fit *job, int count, char **words)
 		"what it knows by heart needs no pointer, and the weights would come out too small. Positions from\n"
 		"4 W of a piece on are used; the last fifth of them is held back and measured. Use the pointer with\n"
 		"--pointer FILE of 'rosatune generate', 'chat', 'serve', 'ppl', 'recall' and 'eval', and the same\n"
-		"window.",
+		"window. Missing folders of --out are made.",
 	    .operands = &job->files,
 	    .operand_name = "TEXT",
 	};
