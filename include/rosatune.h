@@ -417,7 +417,7 @@ typedef struct rosa_learning {
 	float explore;              /* share of route-steps read at a random past run instead, 0 to 1; training only */
 	float flip_share;           /* flips: share of query runs whose counterfactuals are looked up, > 0 to 1 */
 	uint64_t seed;              /* of explore and flip_share */
-	rosa_v_grad v_grad; /* the paper's unless set; adapters are made with ROSA_V_STRAIGHT */
+	rosa_v_grad v_grad;         /* the paper's unless set; adapters are made with ROSA_V_STRAIGHT */
 } rosa_learning;
 
 #define ROSA_LEARNING_INIT                                                                                             \

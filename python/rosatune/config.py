@@ -218,7 +218,7 @@ class RosaConfig:
     ``sinks``                the first ``sinks`` positions stay visible too
     ``layers``               which layers have an adapter: ``"all"``, or their numbers
     ``first_global_layers``  this many layers at the front keep global attention and have no adapter
-    ``seen``                 rank of the head of tokens seen (:mod:`rosatune.torch._seen`), which is learnt along with
+    ``seen``                 rank of the seen-token head (:mod:`rosatune.torch._seen`), which is learnt along with
                              the adapters; 0: none
 
     Of the sources, the pairs of symbol streams in which places are looked up:

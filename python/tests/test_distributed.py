@@ -36,7 +36,7 @@ SOURCES = {
 
 def learner(kind=""):
     made = tiny.model(num_hidden_layers=2, tie_word_embeddings=True)
-    options = dict(source=SOURCES[kind], seen=4 if kind else 0)  # and a head of tokens seen
+    options = dict(source=SOURCES[kind], seen=4 if kind else 0)  # and a seen-token head
     made = hf.attach(made, window=4, sinks=1, bits=16, stage="all", e_start=0.1, chain=2, **options)
     hf.attach_pointer(made, Pointer([[-1.0] * 13] * 2, 4), learn=True)
     return made.train()

@@ -63,7 +63,7 @@ static const struct key adapter_rows[] = {
      "what v is made of: layer (its input, the paper), embeddings (of the tokens)", NULL},
     {"source_seed", KEY_SIZE, AT(source_seed), 0, KEY_EXACT, 0, NULL, 0, "seed of the projection of embeddings", NULL},
     {"seen", KEY_SIZE, AT(seen), 0, 65536, 0, NULL, 0,
-     "rank of the head of tokens seen, which raises what the text has had; 0: off", NULL},
+     "rank of the seen-token head, which raises what the text has had; 0: off", NULL},
 };
 
 static const struct key learning_rows[] = {

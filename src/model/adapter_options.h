@@ -35,7 +35,7 @@ struct adapter_options {
 	enum v_start v_start;
 	enum v_from v_from;
 	uint64_t source_seed; /* of the projection of SOURCE_EMBEDDINGS */
-	uint64_t seen;        /* the rank of the head of tokens seen; 0: there is none */
+	uint64_t seen;        /* the rank of the seen-token head; 0: there is none */
 	rosa_learning learning;
 };
 

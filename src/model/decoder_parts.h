@@ -47,7 +47,7 @@ struct workspace {
 
 #define LOGITS_ROWS ((size_t)32) /* rows whose logits are computed at once: a vocabulary is wide */
 
-/* The adapter's head of tokens seen (decoder_seen.c). */
+/* The adapter's seen-token head (decoder_seen.c). */
 struct decoder_seen {
 	size_t rank; /* 0: there is none */
 	struct matrix query, gate, key;
@@ -104,7 +104,7 @@ struct sequence {
 	struct waiting *waiting;             /* [layers]: NULL where values never wait */
 	int32_t last_tau[TOKEN_PLACES]; /* what the last token found through the source `tokens`, -1 after the end */
 	uint8_t last_length[TOKEN_PLACES];
-	struct seen seen; /* of the head of tokens seen, if there is one */
+	struct seen seen; /* of the seen-token head, if there is one */
 };
 
 /* Some rows of a pass: those of one sequence. */
@@ -162,7 +162,7 @@ rosa_status decoder_retrieve(const struct pass *pass, size_t layer, rosa_error *
 
 /* ----------------------------------------------------------------------------------------------- decoder_seen.c -- */
 
-/* The head of tokens seen, if the adapter has one: its weights, its memory. */
+/* The seen-token head, if the adapter has one: its weights, its memory. */
 rosa_status decoder_seen_new(decoder *decoder, rosa_error *err);
 void decoder_seen_free(decoder *decoder);
 rosa_status sequence_seen_new(sequence *sequence, rosa_error *err);

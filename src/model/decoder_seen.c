@@ -1,5 +1,5 @@
 /*
- * The head of tokens seen: tokens that the text has had become likelier, by an amount that depends on the hidden state.
+ * The seen-token head: tokens that the text has had become likelier, by an amount that depends on the hidden state.
  *
  * With h the normed last state, the input of the output head, and e_x row x of that head, a token x that was seen n > 0
  * times (seen.h) gets
@@ -59,7 +59,7 @@ rosa_status decoder_seen_new(decoder *d, rosa_error *err)
 	s->g = ops->take(d->backend, LOGITS_ROWS * sizeof(*s->g));
 	if (!s->gate_numbers || !s->table || !s->keys || !s->known || !s->host_q || !s->host_g || !s->rows ||
 	    !s->made || !s->q || !s->g)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for a head of tokens seen, %zu tokens of rank %zu",
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for a seen-token head, %zu tokens of rank %zu",
 				 config->vocabulary, s->rank);
 	return load_weights(d, err);
 }

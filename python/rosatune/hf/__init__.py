@@ -17,7 +17,7 @@ The files:
 - ``cache.py`` keeps keys and values of the window, value bits, and the retrieval state beside them;
 - ``recorded.py`` replays single steps as CUDA graphs, which spares generation the launching of kernels;
 - ``compiled.py`` compiles layers one by one, for training;
-- ``seen.py`` adds the head of tokens seen (option ``seen``) to the model's logits;
+- ``seen.py`` adds the seen-token head (option ``seen``) to the model's logits;
 - ``ahead.py`` looks up places ahead of the model, in a collator or beside a loop;
 - ``scales.py`` measures how large the input of each layer is;
 - ``files.py`` saves and loads adapters;

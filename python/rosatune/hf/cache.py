@@ -57,7 +57,7 @@ class RetrievalEntry(DynamicLayer):
     values: Any
     state: Optional[RosaState] = None
     lookup_state: Optional[LookupState] = None  # of the first entry alone
-    seen_state: Optional[SeenTimes] = None  # likewise, of a model with a head of tokens seen
+    seen_state: Optional[SeenTimes] = None  # likewise, of a model with a seen-token head
 
     def retrieval(self, adapter: Any, batch: int) -> RosaState:
         """The state of the layer's adapter, made on first use."""

@@ -9,7 +9,7 @@ recording owns: the position p has column p modulo W, after those of the sinks. 
 tables; those that are kept by step stay in the cache's own blocks, and only the table of their addresses is the
 recording's. The cache remains what it was to everybody else: whoever asks an entry for its keys (reordering of beams,
 cropping, copying, a step of several tokens) makes the cache leave the recording with all that was computed, and the
-next single step takes it aboard again. A head of tokens seen is added to the recorded logits afterwards.
+next single step takes it aboard again. A seen-token head is added to the recorded logits afterwards.
 
 The recorded step runs the same modules as any other, by two stand-ins: the ring in place of the cache, and an attention
 function that takes all columns of the ring. Columns are added in another order than in a step that is not recorded, so
