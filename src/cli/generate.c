@@ -23,16 +23,14 @@
 	"however long the text is; an adapter adds its retrieval index, and a pointer its own.\n"
 
 #define CHAT_NOTES                                                                                                     \
-	"Each line of standard input is a message. --prompt is the first one, and --file a document that stands "      \
-	"before\n"                                                                                                     \
+	"Each line of standard input is a message. --prompt is the first one, and --file a document before\n"          \
 	"it. While the model answers, Ctrl-C stops the answer; at the prompt, Ctrl-C twice ends. An answer that was\n" \
 	"cut at --tokens is marked. Lines that begin with '/' are commands:\n" CHAT_COMMANDS "\n"                      \
 	"At a terminal, lines can be edited, and the arrow keys bring back earlier ones, which are kept in\n"          \
 	"$XDG_STATE_HOME/rosatune/chat_history (default ~/.local/state).\n"                                            \
 	"\n"                                                                                                           \
-	"Tokens are drawn as the model's makers advise (generation_config.json, or general.sampling.* in a GGUF "      \
-	"file);\n"                                                                                                     \
-	"what they do not say has the defaults of a chat above."
+	"Sampling follows the model's own settings (generation_config.json, or general.sampling.* in a GGUF file);\n"  \
+	"settings that it lacks have the defaults of a chat above."
 
 static const char text_notes[] = ATTENTION_NOTES
     "\n"
@@ -42,29 +40,30 @@ static const char text_notes[] = ATTENTION_NOTES
     "  rosatune generate --model M --window 512 --file book.txt --tokens 0 --save-session book.session\n"
     "  rosatune generate --model M --load-session book.session --prompt 'The end of the story is'\n"
     "\n"
-    "With --chat this is 'rosatune chat'. " CHAT_NOTES;
+    "With --chat this is 'rosatune chat':\n" CHAT_NOTES;
 
 static const char chat_notes[] = ATTENTION_NOTES "\n" CHAT_NOTES;
 
 #define TEXT_ARGS(job)                                                                                                 \
 	OPTION_TEXT("prompt", &(job)->prompt, "TEXT",                                                                  \
-		    "the text to continue; with --file, what stands after the file's; in a chat the first message",    \
-		    .short_name = 'p'),                                                                                \
+		    "the text to continue, after that of --file; in a chat the first message", .short_name = 'p'),     \
 	    OPTION_TEXT("file", &(job)->file, "FILE",                                                                  \
 			"read a text, of any length, plain or .gz, .xz, .zst (-: standard input)", .short_name = 'f'), \
 	    OPTION_FLAG("lossy", &(job)->lossy, "read bytes that are not UTF-8 as U+FFFD instead of refusing them"),   \
 	    OPTION_SIZE("tokens", &(job)->tokens, "N", 0, ROSA_MAX_STEPS,                                              \
-			"make at most N tokens, in a chat per answer (default 512; 0: only read)", .short_name = 'n'), \
+			"generate at most N tokens, in a chat per answer (default 512; 0: only read)",                 \
+			.short_name = 'n'),                                                                            \
 	    SAMPLING_ARGS(&(job)->sampling),                                                                           \
 	    OPTION_TEXTS("stop", &(job)->stops, "TEXT", "end before this text; may be given several times"),           \
 	    OPTION_TEXT("save-session", &(job)->save, "FILE",                                                          \
 			"at the end, save the state, to continue from it later"),                                      \
 	    OPTION_TEXT("load-session", &(job)->load, "FILE",                                                          \
-			"continue from a saved state; --prompt and --file come after it")
+			"continue from a saved state, with the text of --file and --prompt after it")
 
 #define CHAT_ARGS(job)                                                                                                 \
-	OPTION_TEXT("system", &(job)->system, "TEXT", "in a chat: what the model is told before the conversation"),    \
-	    OPTION_FLAG("no-think", &(job)->no_think, "in a chat: ask a model that thinks aloud to answer at once")
+	OPTION_TEXT("system", &(job)->system, "TEXT", "in a chat: the system message, before the conversation"),       \
+	    OPTION_FLAG("no-think", &(job)->no_think,                                                                  \
+			"in a chat: ask a model with a thinking mode to answer directly")
 
 static enum args_result parse_text(struct generate *job, int count, char **words)
 {
