@@ -1,5 +1,5 @@
 /* Any bytes as a task, as a file of results and as answers of a model elsewhere: refused with a reason, or whole. */
-#include "eval/apart.h"
+#include "eval/external.h"
 #include "support_fuzz.h"
 #include "support_fuzz_file.h"
 #include "support_tokenizer.h"
@@ -77,7 +77,7 @@ static rosa_status take_record(void *context, const struct eval_task *task, cons
 }
 
 /* Made once for all inputs; still reachable at the end, so no leak. */
-static const struct apart *made_apart(void)
+static const struct external *made_apart(void)
 {
 	static const char *const lines[] = {
 	    "{\"input\": \"Who?\", \"outputs\": [\"me\"], \"index\": 0}\n",
@@ -86,14 +86,14 @@ static const struct apart *made_apart(void)
 	static const char *const stops[] = {"stop"};
 	static const int64_t ends[] = {0};
 	static struct eval_task tasks[2];
-	static struct apart apart = {.tasks = tasks,
-				     .count = 2,
-				     .ends = ends,
-				     .ends_count = 1,
-				     .stops = stops,
-				     .stops_count = 1,
-				     .settings = take_settings,
-				     .take = take_record};
+	static struct external apart = {.tasks = tasks,
+					.count = 2,
+					.ends = ends,
+					.ends_count = 1,
+					.stops = stops,
+					.stops_count = 1,
+					.settings = take_settings,
+					.take = take_record};
 	const struct recipe recipe = {.merges = "t h,th e"};
 	rosa_error error = {ROSA_OK, ""};
 
@@ -112,14 +112,14 @@ static const struct apart *made_apart(void)
 /* As lines, and as the rest of a line whose first fields are right, which mutations would not hit. */
 static void try_answers(const char *text, size_t size)
 {
-	const struct apart *apart = made_apart();
+	const struct external *external = made_apart();
 	rosa_error error = {ROSA_OK, ""};
 	bool begun = size % 2;
 
-	if (apart_read_line(apart, text, size, "a.jsonl:1", &begun, &error) != ROSA_OK)
+	if (external_read_line(external, text, size, "a.jsonl:1", &begun, &error) != ROSA_OK)
 		check(!strncmp(error.message, "a.jsonl:1", 9));
 	begun = true;
-	for (size_t i = 0; i < apart->count; i++) {
+	for (size_t i = 0; i < external->count; i++) {
 		char *line = malloc(size + 200);
 		int head;
 
@@ -127,11 +127,11 @@ static void try_answers(const char *text, size_t size)
 		head = snprintf(line, 200,
 				"{\"task\": \"%s\", \"example\": 0, \"sum\": \"%016" PRIx64
 				"\", \"condition\": \"c\", \"%s\": [",
-				apart->tasks[i].name, apart->tasks[i].examples[0].sum, i ? "logarithms" : "ids");
+				external->tasks[i].name, external->tasks[i].examples[0].sum, i ? "logarithms" : "ids");
 		check(head > 0 && head < 200);
 		memcpy(line + head, text, size);
 		memcpy(line + head + size, "]}", 2);
-		if (apart_read_line(apart, line, (size_t)head + size + 2, "a.jsonl:1", &begun, &error) != ROSA_OK)
+		if (external_read_line(external, line, (size_t)head + size + 2, "a.jsonl:1", &begun, &error) != ROSA_OK)
 			check(!strncmp(error.message, "a.jsonl:1", 9));
 		free(line);
 	}

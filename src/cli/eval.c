@@ -17,7 +17,7 @@
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "eval/apart.h"
+#include "eval/external.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -325,9 +325,9 @@ static bool write_prompts(const struct eval *job, rosa_error *why)
 
 	if (status != ROSA_OK)
 		return false;
-	status = apart_write_head(&file, &job->model.checkpoint.config, job->tokenizer, why);
+	status = external_write_head(&file, &job->model.checkpoint.config, job->tokenizer, why);
 	for (size_t i = 0; i < job->task_count && status == ROSA_OK; i++)
-		status = apart_write_task(&file, &job->tasks[i], job->tokenizer, (size_t)job->prompt_tokens, why);
+		status = external_write_task(&file, &job->tasks[i], job->tokenizer, (size_t)job->prompt_tokens, why);
 	return file_finish(&file, status, why) == ROSA_OK;
 }
 
@@ -363,18 +363,18 @@ static rosa_status take_result(void *context, const struct eval_task *task, cons
 static bool read_answers(struct eval *job, rosa_error *why)
 {
 	const struct model_config *config = &job->model.checkpoint.config;
-	const struct apart apart = {.tasks = job->tasks,
-				    .count = job->task_count,
-				    .tokenizer = job->tokenizer,
-				    .ends = config->eos,
-				    .ends_count = config->eos_count,
-				    .stops = job->stops.all,
-				    .stops_count = job->stops.count,
-				    .settings = take_settings,
-				    .take = take_result,
-				    .context = job};
+	const struct external apart = {.tasks = job->tasks,
+				       .count = job->task_count,
+				       .tokenizer = job->tokenizer,
+				       .ends = config->eos,
+				       .ends_count = config->eos_count,
+				       .stops = job->stops.all,
+				       .stops_count = job->stops.count,
+				       .settings = take_settings,
+				       .take = take_result,
+				       .context = job};
 
-	return apart_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
+	return external_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
 	       (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
 }
 
