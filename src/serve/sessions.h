@@ -9,7 +9,7 @@ struct kept {
 	uint64_t id;          /* unique while the server runs */
 	struct tokens tokens; /* all read by the sequence; if `followed`, ids[count] is the next token */
 	bool followed;
-	bool silent;        /* read with the adapter off; such a text is not saved */
+	bool silent;        /* read with memory off; such a text is not saved */
 	size_t floor;       /* the sequence can go back to any number of tokens from here on */
 	sequence *sequence; /* NULL: it is on disk only */
 	pointer_past *past; /* NULL: none */
