@@ -27,7 +27,7 @@ struct session_disk {
 	pthread_cond_t mine;         /* this thread's */
 	pthread_t thread;
 	struct slot_transfer *transfers; /* in the order of arrival */
-	double saved; /* the last time that something was written, or that nothing was left to write */
+	double saved; /* the last time that something was written, or that there was nothing to write */
 	bool started, ended;
 	bool time;     /* the engine is idle */
 	bool pressing; /* the session being written has waited so long that writing is not interrupted */
@@ -36,7 +36,7 @@ struct session_disk {
 /* The sessions have a folder. The lock is not held. */
 rosa_status session_disk_start(struct session_disk *disk, struct sessions *sessions, pthread_mutex_t *lock,
 			       pthread_cond_t *work, pthread_cond_t *news, rosa_error *err);
-/* Writes all that is left and ends. Safe on one that was not started. The lock is not held. */
+/* Writes all remaining sessions and ends. Safe on one that was not started. The lock is not held. */
 void session_disk_end(struct session_disk *disk);
 
 /* Called by the engine after each turn: `time` says whether it is idle, so that there is time to write. */
