@@ -77,7 +77,7 @@ static rosa_status take_record(void *context, const struct eval_task *task, cons
 }
 
 /* Made once for all inputs; still reachable at the end, so no leak. */
-static const struct external *made_apart(void)
+static const struct external *answers_reader(void)
 {
 	static const char *const lines[] = {
 	    "{\"input\": \"Who?\", \"outputs\": [\"me\"], \"index\": 0}\n",
@@ -86,33 +86,33 @@ static const struct external *made_apart(void)
 	static const char *const stops[] = {"stop"};
 	static const int64_t ends[] = {0};
 	static struct eval_task tasks[2];
-	static struct external apart = {.tasks = tasks,
-					.count = 2,
-					.ends = ends,
-					.ends_count = 1,
-					.stops = stops,
-					.stops_count = 1,
-					.settings = take_settings,
-					.take = take_record};
+	static struct external external = {.tasks = tasks,
+					   .count = 2,
+					   .ends = ends,
+					   .ends_count = 1,
+					   .stops = stops,
+					   .stops_count = 1,
+					   .settings = take_settings,
+					   .take = take_record};
 	const struct recipe recipe = {.merges = "t h,th e"};
 	rosa_error error = {ROSA_OK, ""};
 
-	if (apart.tokenizer)
-		return &apart;
+	if (external.tokenizer)
+		return &external;
 	for (size_t i = 0; i < 2; i++) {
 		const struct eval_task_options options = {
 		    .name = i ? "choice" : "prompt", .metric = METRIC_F1, .tokens = 8};
 
 		check(task_load(fuzz_file(lines[i], strlen(lines[i])), &options, NULL, &tasks[i], &error) == ROSA_OK);
 	}
-	apart.tokenizer = recipe_make(&recipe);
-	return &apart;
+	external.tokenizer = recipe_make(&recipe);
+	return &external;
 }
 
 /* As lines, and as the rest of a line whose first fields are right, which mutations would not hit. */
 static void try_answers(const char *text, size_t size)
 {
-	const struct external *external = made_apart();
+	const struct external *external = answers_reader();
 	rosa_error error = {ROSA_OK, ""};
 	bool begun = size % 2;
 

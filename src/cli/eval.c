@@ -363,18 +363,18 @@ static rosa_status take_result(void *context, const struct eval_task *task, cons
 static bool read_answers(struct eval *job, rosa_error *why)
 {
 	const struct model_config *config = &job->model.checkpoint.config;
-	const struct external apart = {.tasks = job->tasks,
-				       .count = job->task_count,
-				       .tokenizer = job->tokenizer,
-				       .ends = config->eos,
-				       .ends_count = config->eos_count,
-				       .stops = job->stops.all,
-				       .stops_count = job->stops.count,
-				       .settings = take_settings,
-				       .take = take_result,
-				       .context = job};
+	const struct external external = {.tasks = job->tasks,
+					  .count = job->task_count,
+					  .tokenizer = job->tokenizer,
+					  .ends = config->eos,
+					  .ends_count = config->eos_count,
+					  .stops = job->stops.all,
+					  .stops_count = job->stops.count,
+					  .settings = take_settings,
+					  .take = take_result,
+					  .context = job};
 
-	return external_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
+	return external_read(job->answers, &interrupt_hooks, &external, why) == ROSA_OK &&
 	       (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
 }
 
