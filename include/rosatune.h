@@ -7,13 +7,13 @@
  *
  * Conventions
  *   - Every function that can fail returns a rosa_status and, where `err` is not NULL, a message that names the value
- *     at fault and the remedy. On failure outputs may hold partial results; all else is unchanged, and a stream is as
- *     it was before the call.
+ *     at fault and the remedy. On failure outputs may hold partial results; everything else is unchanged, and a stream
+ *     is as it was before the call.
  *   - The library keeps no global state, never prints, never exits and installs no signal handlers.
  *   - Different objects may be used from different threads at once. One object belongs to one thread at a time.
  *   - Steps are counted from 0. A stream may hold at most ROSA_MAX_STEPS steps.
  *   - Symbols of up to 16 bits are arrays of uint16_t, those of more bits arrays of uint32_t. Functions that take both
- *     have `const void *` parameters; options.bits says which of the two it is.
+ *     have `const void *` parameters; options.bits determines which of the two it is.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -96,14 +96,14 @@ typedef struct rosa_options {
 	int bits;                 /* M, bits per symbol, 1 to 20; 1 to 16 for the operator and counterfactuals */
 	rosa_policy policy;       /* which runs may be found */
 	int fold;                 /* nonzero: equal neighbours form one run; 0: every step is a run */
-	uint32_t max_match;       /* matches are compared up to this length; 0: no cut */
-	int threads;              /* worker threads, routes being the unit of work; 0: one per processor */
+	uint32_t max_match;       /* matches are compared up to this length; 0: no limit */
+	int threads;              /* worker threads, each computes whole routes; 0: one per processor */
 	rosa_allocator allocator; /* {NULL, NULL}: malloc */
 	rosa_progress progress;   /* NULL: none; used by rosa_retrieve, rosa_find and rosa_read_backward */
 	void *progress_context;
 	rosa_workers *workers; /* NULL: every call and every stream starts its own threads. Else these are used and
 				  `threads` is ignored; they must outlive the streams and tapes made with them */
-	uint32_t delay;        /* D: the key is seen D steps late, so that nothing younger is found; 0: none */
+	uint32_t delay;        /* D: only places more than D steps old are found; 0: no delay */
 } rosa_options;
 
 #define ROSA_OPTIONS_INIT                                                                                              \
@@ -130,8 +130,8 @@ typedef enum rosa_dtype { ROSA_FLOAT32 = 0, ROSA_FLOAT16 = 1, ROSA_BFLOAT16 = 2 
 ROSA_API rosa_status rosa_pack(rosa_dtype dtype, const void *rows, size_t row_stride, size_t steps, size_t channels,
 			       int bits, uint16_t *symbols, size_t route_stride, rosa_error *err);
 
-/* The inverse, as far as there is one: values[t * channels + r*bits + j] = bit j of symbols[r * route_stride + t], as
- * 0 or 1. Symbols not below 2^bits are refused with ROSA_ESYMBOL. */
+/* The inverse, except for the numbers' size: values[t * channels + r*bits + j] = bit j of symbols[r * route_stride +
+ * t], as 0 or 1. Symbols not below 2^bits fail with ROSA_ESYMBOL. */
 ROSA_API rosa_status rosa_unpack(const uint16_t *symbols, size_t route_stride, size_t steps, size_t channels, int bits,
 				 uint8_t *values, rosa_error *err);
 
@@ -169,11 +169,12 @@ ROSA_API rosa_status rosa_flips_expand(const rosa_flips *flips, size_t route, si
 /* Release what rosa_retrieve put there. Safe on a zeroed structure, and on NULL. */
 ROSA_API void rosa_flips_free(rosa_flips *flips);
 
-/* Further places without a further search, where query and key are the same stream. `tau` and `length` come from
+/* Further places without another search, if query and key are the same stream. `tau` and `length` come from
  * rosa_retrieve with any delay, `tau0` and `length0` from the same streams without one; all are [routes][steps]. Link 1
- * is tau itself; after the place d of a link comes tau0 at step d - 1: where the symbols before d had occurred before.
- * Its match is as long as the shorter of the two. `places` and `lengths` are [links][routes][steps], with -1 and 0
- * where a chain has ended. `lengths` may be NULL; then `length` and `length0` are not read. */
+ * is tau itself. The link after place d is tau0[d - 1], the place that retrieval without delay found for the context
+ * that ends at step d - 1. Its match is as long as the shorter of the two. `places` and `lengths` are
+ * [links][routes][steps], with -1 and 0 where a chain has ended. `lengths` may be NULL; then `length` and `length0` are
+ * not read. */
 ROSA_API rosa_status rosa_chain(size_t routes, size_t steps, int links, const int32_t *tau, const int32_t *length,
 				const int32_t *tau0, const int32_t *length0, int32_t *places, int32_t *lengths,
 				rosa_error *err);
@@ -181,12 +182,12 @@ ROSA_API rosa_status rosa_chain(size_t routes, size_t steps, int links, const in
 /* ---------------------------------------------------------------------------------- 2b the same on a CUDA device -- */
 
 /*
- * The same answers as rosa_retrieve, bit for bit, by a GPU. Nothing of CUDA is needed to build or to load this library:
- * librosatune_cuda.so is looked for when a device is opened, beside this library or program, in its lib folder, and
+ * The same results as rosa_retrieve, bit for bit, by a GPU. CUDA is not needed to build or to load this library:
+ * librosatune_cuda.so is searched when a device is opened, beside this library or program, in its lib folder, and
  * where the system keeps libraries.
  *
- * Streams on which the device's search would take much longer than usual, such as long periods with defects, are
- * noticed there, route by route, and these routes are searched by the CPU with options.threads threads.
+ * Streams on which the device's search would take much longer than usual ("hostile" streams, such as long periods with
+ * defects) are detected on the device, route by route, and the CPU searches these routes with options.threads threads.
  */
 typedef struct rosa_cuda rosa_cuda;
 
@@ -210,16 +211,16 @@ ROSA_API rosa_status rosa_cuda_retrieve_device(rosa_cuda *cuda, const rosa_optio
 					       size_t steps, const void *query, const void *key, int32_t *tau,
 					       int32_t *length, int32_t *flips, void *stream, rosa_error *err);
 
-/* The same without waiting: the call returns once the search stands in the queue of `stream`, so it can be recorded in
- * a CUDA graph. The search works in memory of the caller's: with memory NULL, *bytes is set to how much it needs, and
- * nothing else is done; then give at least so much of the device's, for as long as the search may run. No route is
- * handed to the CPU: streams on which the search takes long take long. The caller makes sure that every symbol is
- * below 2^bits. rosa_cuda_describe does not report on such a search. */
+/* The same without waiting: the call returns once the search is queued on `stream`, so it can be recorded in a CUDA
+ * graph. The search works in the caller's memory: with memory NULL, *bytes is set to how much it needs, and nothing
+ * else is done; then pass at least so much device memory, for as long as the search may run. No route is handed to the
+ * CPU, so hostile streams are searched on the device however long that takes. The caller makes sure that every symbol
+ * is below 2^bits. rosa_cuda_describe does not report on such a search. */
 ROSA_API rosa_status rosa_cuda_queue(rosa_cuda *cuda, const rosa_options *options, size_t routes, size_t steps,
 				     const void *query, const void *key, int32_t *tau, int32_t *length, int32_t *flips,
 				     void *memory, size_t *bytes, void *stream, rosa_error *err);
 
-/* What a device is, and how its last call went. `size` is set by the caller, as in rosa_options. */
+/* Describes a device and its last call. `size` is set by the caller, as in rosa_options. */
 typedef struct rosa_cuda_info {
 	size_t size;         /* sizeof(rosa_cuda_info) */
 	char name[256];      /* of the device */
@@ -256,7 +257,7 @@ ROSA_API rosa_status rosa_stream_fork(const rosa_stream *stream, rosa_stream **c
 ROSA_API rosa_status rosa_stream_rewind(rosa_stream *stream, size_t steps, rosa_error *err);
 
 /* Write the state to a file (atomically: a failed save leaves an older file as it was) or to memory, and make a stream
- * from it. Saved states are versioned and checksummed; what is unknown, cut short or altered is refused. `threads` and
+ * from it. Saved states are versioned and checksummed; unknown, truncated or modified ones are rejected. `threads` and
  * the allocator of a loaded stream come from `options` (NULL: defaults); its other fields are ignored.
  * *data from rosa_stream_save_memory is released with rosa_stream_free_memory. */
 ROSA_API rosa_status rosa_stream_save(const rosa_stream *stream, const char *path, rosa_error *err);
@@ -267,7 +268,7 @@ ROSA_API rosa_status rosa_stream_load_memory(const rosa_options *options, const 
 					     rosa_stream **stream, rosa_error *err);
 ROSA_API void rosa_stream_free_memory(const rosa_stream *stream, void *data);
 
-/* What a stream holds. `size` is set by the caller, as in rosa_options. */
+/* Describes a stream. `size` is set by the caller, as in rosa_options. */
 typedef struct rosa_stream_info {
 	size_t size; /* sizeof(rosa_stream_info) */
 	size_t routes;
@@ -286,15 +287,15 @@ typedef struct rosa_stream_info {
 ROSA_API rosa_status rosa_stream_describe(const rosa_stream *stream, rosa_stream_info *info, rosa_error *err);
 
 /* The same state on a CUDA device (2b), without counterfactuals. Pushing in any pieces gives, bit for bit, what
- * rosa_stream_push gives. It cannot be forked, rewound or saved: where that is needed use a rosa_stream. The device
+ * rosa_stream_push gives. It cannot be forked, rewound or saved; a rosa_stream can. The device
  * must stay open as long as the stream exists, and may serve any number of streams, one call at a time.
  *
  * Routes on which the device's search would take much longer than usual are given to the CPU, with options.threads
  * threads or options.workers, and stay there.
  *
- * Memory is that of the device: docs/design.md has it per step and route. A push that finds too little fails with
- * ROSA_ENOMEM, and the stream is as it was before. If it is host memory that is short, for routes that move to the CPU,
- * and after ROSA_EDEVICE, the stream can only be freed. */
+ * The state is in the device's memory; docs/design.md has the bytes per step and route. A push that needs more than
+ * there is fails with ROSA_ENOMEM, and the stream is as it was before. If host memory is exhausted (for routes that
+ * move to the CPU), and after ROSA_EDEVICE, the stream can only be freed. */
 typedef struct rosa_cuda_stream rosa_cuda_stream;
 
 ROSA_API rosa_status rosa_cuda_stream_new(rosa_cuda *cuda, const rosa_options *options, size_t routes,
@@ -321,7 +322,7 @@ ROSA_API rosa_status rosa_cuda_stream_describe(const rosa_cuda_stream *stream, r
 /* ----------------------------------------------------------------------------------- 3b what followed a context -- */
 
 /*
- * Token ids of a text that grows: which tokens followed earlier occurrences of its present ending?
+ * Token ids of a growing text: which tokens followed earlier occurrences of its current last tokens?
  *
  * At step t the places are the steps e with x[e] = x[t] whose next token stands before t - delay (e + 1 < t - delay):
  * the 64 newest with x[e-1] = x[t-1] too, and those among the 32 newest of all that have not. The match of a place is
@@ -333,7 +334,7 @@ ROSA_API rosa_status rosa_cuda_stream_describe(const rosa_cuda_stream *stream, r
  * the text, at each step s += (65535 - s) / 32 if the first candidate of the step before is x[t], s -= s / 32 if it is
  * not or there is none, in whole numbers.
  *
- * All of it is a function of the tokens alone: in pieces of any size the answers are the same.
+ * The results are a function of the tokens alone: they are the same for pieces of any size.
  */
 #define ROSA_CANDIDATES 16
 
@@ -348,8 +349,8 @@ typedef struct rosa_continuation {
 	int32_t place[ROSA_CANDIDATES];     /* e + 1, where it stands */
 	uint8_t length[ROSA_CANDIDATES];    /* of the match, 1 to 32 */
 	uint8_t alignment[ROSA_CANDIDATES]; /* of the last 16 tokens, how many equal those before the place in order */
-	uint8_t as_long[ROSA_CANDIDATES];   /* places whose match is at least as long */
-	uint8_t followed_by[ROSA_CANDIDATES]; /* those of them that the token follows */
+	uint8_t as_long[ROSA_CANDIDATES];   /* number of places whose match is at least as long */
+	uint8_t followed_by[ROSA_CANDIDATES]; /* number of those that are followed by the token */
 } rosa_continuation;
 
 typedef struct rosa_contexts rosa_contexts;
@@ -395,8 +396,8 @@ typedef enum rosa_qk_grad {
 	ROSA_QK_NONE = 3    /* q and k get no gradient */
 } rosa_qk_grad;
 
-/* Over which channels `soft` and `linear` measure what a destination is worth: those of all routes, or of the route
- * alone. */
+/* Over which channels `soft` and `linear` compute how much a destination reduces the loss: those of all routes, or of
+ * the route alone. */
 typedef enum rosa_credit { ROSA_CREDIT_ALL = 0, ROSA_CREDIT_ROUTE = 1 } rosa_credit;
 
 /* Where `flips` puts the gradient of a key: at the run that was matched, or at the one after it, which is read (the
@@ -428,7 +429,8 @@ typedef struct rosa_learning {
 /* Bytes per stored destination: 2 (unsigned) where `steps` allows it, else 4. -1 is stored as all ones. */
 ROSA_API int rosa_width(size_t steps);
 
-/* The number of runs in a [routes][steps] array of symbols of `bits` bits: the rows of the counterfactual table. */
+/* The number of runs in a [routes][steps] array of symbols of `bits` bits. It is the number of rows of the
+ * counterfactual table. */
 ROSA_API size_t rosa_count_runs(size_t routes, size_t steps, const void *symbols, int bits, int fold);
 
 /* Find what every step of every route reads. `read` receives [routes][steps] destinations of rosa_width(steps) bytes;
@@ -468,7 +470,7 @@ ROSA_API rosa_status rosa_read_backward(const rosa_options *options, const rosa_
 /* ---------------------------------------------------------------------------------------- 5 operator, as a layer -- */
 
 /*
- * The whole of what ROSA adds to a decoder layer:
+ * Everything that ROSA adds to a decoder layer:
  *
  *     U = rmsnorm(H),  q, k, v = Wq U, Wk U, Wv U,  inj = Wout y, all of them per step
  *     y = z * sum over the reads that found something of  s * g[l] * (e0 + (e1 - e0) b)
@@ -513,7 +515,7 @@ typedef struct rosa_layer {
 	float scale;                  /* s; 0 means 1 */
 } rosa_layer;
 
-/* Gradients are added to what is there; NULL: not wanted. With a shared projection wq receives the sum of both. */
+/* Gradients are accumulated; NULL: not computed. With a shared projection wq receives the sum of both. */
 typedef struct rosa_layer_grads {
 	size_t size; /* sizeof(rosa_layer_grads) */
 	float *norm, *wq, *wk, *wv, *e0, *e1, *wout, *a0;

@@ -1,5 +1,5 @@
 /* Any bytes as a task, as a file of results and as answers of a model elsewhere: refused with a reason, or whole. */
-#include "eval/apart.h"
+#include "eval/external.h"
 #include "support_fuzz.h"
 #include "support_fuzz_file.h"
 #include "support_tokenizer.h"
@@ -77,7 +77,7 @@ static rosa_status take_record(void *context, const struct eval_task *task, cons
 }
 
 /* Made once for all inputs; still reachable at the end, so no leak. */
-static const struct apart *made_apart(void)
+static const struct external *answers_reader(void)
 {
 	static const char *const lines[] = {
 	    "{\"input\": \"Who?\", \"outputs\": [\"me\"], \"index\": 0}\n",
@@ -87,14 +87,14 @@ static const struct apart *made_apart(void)
 	static struct model_config config = {.eos = {0}, .eos_count = 1};
 	static struct eval_task tasks[2];
 	static struct answer answer;
-	static struct apart apart = {.tasks = tasks, .count = 2, .settings = take_settings, .take = take_record};
+	static struct external external = {.tasks = tasks, .count = 2, .settings = take_settings, .take = take_record};
 	struct answer_options options = {
 	    .config = &config, .end = -1, .stops = stops, .stop_count = 1, .sampling = SAMPLER_OPTIONS_INIT};
 	const struct recipe recipe = {.merges = "t h,th e"};
 	rosa_error error = {ROSA_OK, ""};
 
-	if (apart.answer)
-		return &apart;
+	if (external.answer)
+		return &external;
 	for (size_t i = 0; i < 2; i++) {
 		const struct eval_task_options task = {
 		    .name = i ? "choice" : "prompt", .metric = METRIC_F1, .tokens = 8};
@@ -104,21 +104,21 @@ static const struct apart *made_apart(void)
 	options.tokenizer = recipe_make(&recipe);
 	config.vocabulary = tokenizer_size(options.tokenizer);
 	check(answer_open(&answer, &options, &error) == ROSA_OK);
-	apart.answer = &answer;
-	return &apart;
+	external.answer = &answer;
+	return &external;
 }
 
 /* As lines, and as the rest of a line whose first fields are right, which mutations would not hit. */
 static void try_answers(const char *text, size_t size)
 {
-	const struct apart *apart = made_apart();
+	const struct external *external = answers_reader();
 	rosa_error error = {ROSA_OK, ""};
 	bool begun = size % 2;
 
-	if (apart_read_line(apart, text, size, "a.jsonl:1", &begun, &error) != ROSA_OK)
+	if (external_read_line(external, text, size, "a.jsonl:1", &begun, &error) != ROSA_OK)
 		check(!strncmp(error.message, "a.jsonl:1", 9));
 	begun = true;
-	for (size_t i = 0; i < apart->count; i++) {
+	for (size_t i = 0; i < external->count; i++) {
 		char *line = malloc(size + 200);
 		int head;
 
@@ -126,11 +126,11 @@ static void try_answers(const char *text, size_t size)
 		head = snprintf(line, 200,
 				"{\"task\": \"%s\", \"example\": 0, \"sum\": \"%016" PRIx64
 				"\", \"condition\": \"c\", \"%s\": [",
-				apart->tasks[i].name, apart->tasks[i].examples[0].sum, i ? "logarithms" : "ids");
+				external->tasks[i].name, external->tasks[i].examples[0].sum, i ? "logarithms" : "ids");
 		check(head > 0 && head < 200);
 		memcpy(line + head, text, size);
 		memcpy(line + head + size, "]}", 2);
-		if (apart_read_line(apart, line, (size_t)head + size + 2, "a.jsonl:1", &begun, &error) != ROSA_OK)
+		if (external_read_line(external, line, (size_t)head + size + 2, "a.jsonl:1", &begun, &error) != ROSA_OK)
 			check(!strncmp(error.message, "a.jsonl:1", 9));
 		free(line);
 	}

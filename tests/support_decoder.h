@@ -30,14 +30,14 @@ struct tiny_adapter {
 	size_t chain;
 	bool late; /* the delay is the window, else there is none */
 	bool gain, gate, units;
-	size_t seen; /* the rank of its head of tokens seen */
+	size_t seen; /* the rank of its seen-token head */
 };
 
 /* An adapter folder for that model, with e0 and e1 that count. The folder must be there. */
 void tiny_adapter_save(const struct tiny_model *model, const struct tiny_adapter *adapter, const char *folder);
 
 /* The logits of a text, [steps][vocabulary]: every equation as it stands, nothing kept between steps, retrieval by its
- * definition. Of the options' reads only the head of tokens seen takes notice. */
+ * definition. Of the options' reads only the seen-token head takes notice. */
 void oracle_decoder(const struct checkpoint *checkpoint, const struct adapter *adapter,
 		    const struct decoder_options *options, const uint32_t *tokens, size_t steps, double *logits);
 

@@ -20,7 +20,7 @@ struct folder {
 	bool pre, shared, brain; /* brain: bfloat16 */
 	size_t first;            /* the first layer that has an adapter */
 	const char *digest;      /* of the tensors' file; NULL: as in the configuration */
-	const char *seen;        /* the rank of its head of tokens seen, whose tensors have rank 3; NULL: neither */
+	const char *seen;        /* the rank of its seen-token head, whose tensors have rank 3; NULL: neither */
 	const char *key, *value; /* one line of the configuration that is other; value NULL: missing */
 	const char *absent, *odd, *extra;
 };

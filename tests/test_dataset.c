@@ -329,11 +329,11 @@ TEST_WITH(counts_what_is_cut_off, scratch_enter, scratch_leave)
 	bytes_save(&file, scratch_path("cut.tokens"));
 	data = open_one("cut.tokens", 0);
 	assert_int_equal(dataset_facts(data)->cut, 2);
-	assert_int_equal(dataset_facts(data)->silent, 1);
-	assert_null(dataset_facts(data)->unmarked);
+	assert_int_equal(dataset_facts(data)->no_answer, 1);
+	assert_null(dataset_facts(data)->no_mask);
 	save_text("plain.tokens", 50, 0);
 	data = open_one("plain.tokens", 0);
-	assert_string_equal(dataset_facts(data)->unmarked, scratch_path("plain.tokens"));
+	assert_string_equal(dataset_facts(data)->no_mask, scratch_path("plain.tokens"));
 	/* nothing to learn from at all */
 	file = shard_make(&(struct shard_plan){2, lengths, 100, VOCABULARY, 7, true});
 	assert_true(tokens_places((struct tokens_header *)file.data, &places));

@@ -132,7 +132,7 @@ static const struct tiny_adapter adapters[] = {
     LIST(.bits = 4, .fusion = ROSA_PRE, .window = 7, .first_global_layers = 1, .shared = true, .seed = 19,
 	 .source = "layer 1", .chain = 3, .gain = true),
     {.bits = 4, .window = 0, .seed = 20, .source = "layer 2+tokens", .chain = 1, .late = true, .gate = true},
-    /* with a head of tokens seen, of a rank that is no multiple of anything, and of the greatest */
+    /* with a seen-token head, of a rank that is no multiple of anything, and of the greatest */
     {.bits = 8, .window = 8, .seed = 23, .source = "tokens", .chain = 2, .late = true, .gain = true, .seen = 5},
     {.bits = 8, .fusion = ROSA_PRE, .seed = 24, .source = "own", .chain = 1, .seen = 64},
     /* delays at and beyond that from which on values are made later, several rows at once */
@@ -141,7 +141,7 @@ static const struct tiny_adapter adapters[] = {
 };
 
 #define ADAPTERS (COUNT(adapters))
-#define SEEING   10 /* the first with a head of tokens seen */
+#define SEEING   10 /* the first with a seen-token head */
 
 TEST(equals_the_oracle_with_an_adapter)
 {
@@ -153,7 +153,7 @@ TEST(equals_the_oracle_with_an_adapter)
 	}
 }
 
-/* No layer has an adapter, so that reads are those of the head of tokens seen alone. Ids are of several ranks, and some
+/* No layer has an adapter, so that reads are those of the seen-token head alone. Ids are of several ranks, and some
  * tokens come more than 8 times. */
 TEST(a_head_of_tokens_seen_reads_what_it_is_told)
 {

@@ -490,7 +490,7 @@ TEST(company_does_not_show)
 
 static const char *const seen_names[] = {"rosa.seen.table", "rosa.seen.gate", "rosa.seen.query", "rosa.seen.key"};
 
-/* A head of tokens seen and no other adapter, so that all of the network has derivatives. Texts have few tokens, of two
+/* A seen-token head and no other adapter, so that all of the network has derivatives. Texts have few tokens, of two
  * ranks. */
 static struct training *open_seeing(bool tied)
 {

@@ -197,7 +197,7 @@ class Source(NamedTuple):
 
 
 def _by_name(init: Callable[..., None]) -> Callable[..., None]:
-    """The dataclass's own constructor, but options are given by name, and a wrong name is told what it resembles."""
+    """The dataclass's constructor with keyword arguments only; for an unknown name the error suggests the closest."""
 
     @functools.wraps(init)
     def checked(self: Any, *values: Any, **options: Any) -> None:
@@ -218,34 +218,36 @@ class RosaConfig:
     ``window``               position t attends to the last ``window`` positions, itself included; 0: global attention
     ``sinks``                the first ``sinks`` positions stay visible too
     ``layers``               which layers have an adapter: ``"all"``, or their numbers
-    ``first_global_layers``  this many layers at the front keep global attention and have no adapter
-    ``seen``                 rank of the head of tokens seen (:mod:`rosatune.torch._seen`), which is learnt along with
-                             the adapters; 0: none
+    ``first_global_layers``  this many lowest layers keep global attention and have no adapter
+    ``seen``                 rank of the seen-token head, a learned bias towards tokens that already occurred in the
+                             text (:mod:`rosatune.torch._seen`); it is trained with the adapters; 0: none
 
     Of the sources, the pairs of symbol streams in which places are looked up:
 
     ``source``      ``"tokens"``: token ids, looked up once for all layers; ``"embeddings"``: signs of a fixed random
                     projection of the tokens' embeddings, once for all layers; ``"own"``: q and k of each layer (the
                     paper); ``"layer N"``: q and k of layer N, for it and the layers above. Several are joined by ``+``
-    ``delay``       only what is more than ``delay`` steps old is found; None: as many as the window, 0: no delay
-    ``chain``       how many places a step reads: the one found, the one that this place had itself found, and so on.
-                    Of sources whose query is their key (tokens and embeddings, the others with ``qk="shared"``)
+    ``delay``       only places more than ``delay`` steps old are found; None: as many as the window, 0: no delay
+    ``chain``       number of places read per step: the match, then the match that was found at that place, and so on.
+                    Only for sources whose query and key are the same stream (tokens and embeddings, the others with
+                    ``qk="shared"``)
     ``source_seed`` seed of the projection of embeddings
 
     Of a layer's adapter (``rosatune.nn.RosaAdapter``):
 
     ``fusion``      ``"post"``: what is read is added beside attention; ``"pre"``: it is mixed into attention's input
-    ``qk``          how q and k start: ``"aligned"``, with equal weights; ``"separate"``, each with its own (the paper);
+    ``qk``          initial q and k: ``"aligned"``, with equal weights; ``"separate"``, each with its own (the paper);
                     ``"shared"``: one projection serves both
     ``e_start``     ``e0`` starts at -e_start and ``e1`` at e_start; at 0 a new adapter adds nothing
-    ``gain``        whether what is read is weighed by a learnt table over the length of the match
-    ``gate``        whether it is weighed by a learnt gate over the hidden state
+    ``gain``        whether what is read is scaled by a learnt table over the length of the match
+    ``gate``        whether it is scaled by a learnt gate over the hidden state
     ``units``       what is read is scaled by ``units`` times the root mean square of the layer's input, measured once
                     when the adapter is made; 0: not scaled
-    ``v_start``     how v starts: ``"identity"``, so that value bits are the signs of the normed hidden state, or
+    ``v_start``     initial v: ``"identity"``, so that value bits are the signs of the normed hidden state, or
                     ``"xavier"``, at random (the paper)
-    ``v_from``      what v is made of: ``"layer"``, the layer's normed input (the paper), or ``"embeddings"``, those of
-                    the tokens, normed, which say in every layer which token stood where it reads
+    ``v_from``      what values are made of: ``"layer"``, the layer's normed input (the paper), or ``"embeddings"``,
+                    the normalised embedding of the token at the place read, so that every layer can tell which
+                    token stood there
     ``v_grad``      the derivative of a value bit: ``"straight"``, 1 where v lies between -1 and 1, or ``"sigmoid"``,
                     that of the sigmoid (the paper)
 
@@ -261,7 +263,8 @@ class RosaConfig:
 
     ``qk_grad``     ``"linear"`` (all past runs have equal weight), ``"soft"`` (weights are a softmax over the distance
                     of symbols; quadratic time), ``"flips"`` (the paper's counterfactuals) or ``"none"``
-    ``credit``      linear, soft: judge a read over the channels of ``"all"`` routes or of its own ``"route"``
+    ``credit``      linear, soft: how much a read reduced the loss is computed over the channels of ``"all"`` routes,
+                    or of its own ``"route"``
     ``key_credit``  flips: the gradient of a key goes to the run that was matched, ``"match"``, or to the run that was
                     read, ``"destination"`` (the paper)
     ``slope``       soft: slope of the softmax

@@ -26,29 +26,29 @@ __all__ = ["Learnt", "Lookup", "LookupState", "Reads"]
 
 
 class Learnt(NamedTuple):
-    """What a layer looked up by its q and k, for the layers that read it: tokens stand before padding here."""
+    """A layer's look-up by its q and k, for the layers that reuse it. In each row real tokens precede padding."""
 
     q: Tensor
     k: Tensor
     found: _torch.Found
     settings: Settings
     links: TensorPlaces  # its chain, the first link included
-    order: Optional[Tensor]  # [B, T], where each step stood before padding was moved; None: there is none
-    learns: bool  # whether q and k are to get gradients
+    order: Optional[Tensor]  # [B, T], position of each step before padding was moved; None: no padding
+    learns: bool  # whether q and k get gradients
 
 
 class Reads:
     """What the layers of one forward pass read, by the source's name and by what is read (``found`` or ``random``).
 
-    It is one object for all layers, also where arguments are copied on their way: layer N leaves its places here.
+    It is one object for all layers, even if arguments are copied between them: layer N stores its places here.
     """
 
     def __init__(self, kinds: Tuple[str, ...] = ("found",)) -> None:
         self.kinds = kinds
         self.places: Dict[Tuple[str, str], TensorPlaces] = {}
         self.learnt: Dict[str, Learnt] = {}
-        self.distinct: Optional[_distinct.Distinct] = None  # tokens, whose numbers shared places are
-        self.embedding: Any = None  # of a text by token, whose places are token ids: the module of the model
+        self.distinct: Optional[_distinct.Distinct] = None  # the distinct tokens that shared places index
+        self.embedding: Any = None  # the model's embedding module, where places are token ids (values by token)
         self.steps: Dict[Tuple[str, str], Places] = {}  # the places of such a text as steps, on the host
 
     def of(self, source: Source, reads: str, device: torch.device) -> TensorPlaces:
@@ -252,7 +252,7 @@ class Lookup:
 
 
 def _ready(places: TensorPlaces, distinct: Optional[_distinct.Distinct]) -> TensorPlaces:
-    """Places as layers read them, with their order, which all gradients share; only the kernels of a GPU need it."""
+    """Prepare places for the layers. On a GPU, add the sort order that the backward kernels share."""
     kept = places.tau.shape[3]
     if distinct is not None:
         places, kept = _distinct.rows_at(places, distinct.token), len(distinct.step)
@@ -270,7 +270,7 @@ def _advance(
     device: torch.device,
     made: Reads,
 ) -> None:
-    """Append steps to a state, and what they find to ``made``."""
+    """Append steps to a state, and the places found to ``made``."""
     marks: Optional[np.ndarray] = None if valid is None else valid.cpu().numpy()
     state.begin(ids)
     for name, each in symbols.items():

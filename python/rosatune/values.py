@@ -1,12 +1,12 @@
 """What values are made of, and the value bits of a whole vocabulary.
 
-With ``v_from="embeddings"`` the value bits of a step are a function of its token alone. So while texts are read and
-written on a GPU nothing is kept per step: every adapter has a :class:`Table` of the bits of all tokens, and places are
-token ids, the rows of that table. It is made when it is first needed, and anew when what it was made of has changed.
+With ``v_from="embeddings"`` the value bits of a step are a function of its token alone. So during generation on a GPU
+nothing is stored per step: every adapter has a :class:`Table` of the bits of all tokens, and places are token ids, the
+rows of that table. It is made when it is first needed, and rebuilt when the weights it was made of have changed.
 
-A table takes vocabulary * C / 8 bytes, and as long to make as reading a text of as many tokens as the vocabulary has.
-A GPU does that in some milliseconds, the host in minutes. So on the host, and where the table is above
-``Table.most_bytes``, values are kept by step (``torch/_past.py``).
+A table takes vocabulary * C / 8 bytes. Making it takes as long as reading a text of as many tokens as the vocabulary
+has: some milliseconds on a GPU, minutes on a CPU. So on a CPU, and where the table would exceed ``Table.most_bytes``,
+values are stored by step (``torch/_past.py``).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def is_plain(module: Any, kind: Any) -> bool:
 class Table:
     """The value bits of every token, uint8 [vocabulary, C / 8], for one adapter. Copies and pickles of it are empty."""
 
-    most_bytes = 64 << 20  #: of one layer's table; above it values are kept by step. Set it on the class; 0: always
+    most_bytes = 64 << 20  #: of a layer's table; larger ones: values by step. Set it on the class; 0: always by step
 
     def __init__(self) -> None:
         self.bits: Optional[Tensor] = None
@@ -59,17 +59,17 @@ class Table:
 
     @classmethod
     def serves(cls, embedding: Any, projection: Any) -> bool:
-        """Whether the bits of these two modules can be kept in a table: that they changed has to be seen by weights."""
+        """Whether a table can be kept for these modules: any change to them must be a change of weights."""
         if not (is_plain(embedding, nn.Embedding) and is_plain(projection, nn.Linear)):
             return False
         for weight in (embedding.weight, projection.weight):
             if weight.device.type not in DEVICES or weight.is_inference():
                 return False
-        plain = embedding.max_norm is None  # else it changes its weight when it is used
+        plain = embedding.max_norm is None  # else the forward pass changes its weight
         return plain and embedding.num_embeddings * _width(projection) <= cls.most_bytes
 
     def of(self, embedding: nn.Embedding, projection: nn.Linear) -> Tensor:
-        """The bits of the tokens' embeddings by this projection. Made anew, they stay where they were if they fit."""
+        """The bits of the tokens' embeddings by this projection. Rebuilt bits reuse the same memory if they fit."""
         weights = [x for x in (embedding.weight, projection.weight, projection.bias) if x is not None]
         kind = product_dtype(projection.weight)
         made_of = (kind, *((x.data_ptr(), x._version, x.dtype, x.device) for x in weights))
@@ -91,7 +91,7 @@ class Table:
             self.bits[part] = _read.pack_bits(projection(x).unsqueeze(0))[0]
 
     def clear(self) -> None:
-        """Forget the bits; they are made anew when they are needed."""
+        """Free the bits; they are made again when they are needed."""
         self.bits = self._made_of = None
 
     @property

@@ -188,7 +188,7 @@ def test_resuming(case: Case, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_few_texts_of_choices_at_once(case: Case, answers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short they are: what the head of tokens seen keeps of each is as wide as the vocabulary."""
+    """However short they are: what the seen-token head keeps of each is as wide as the vocabulary."""
     texts, many = answers.Reader._texts, []
     prompts = answers.load(case.folder / "prompts.xz", ["choice"])
     monkeypatch.setattr(answers, "TEXTS", 4)

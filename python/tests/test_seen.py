@@ -1,4 +1,4 @@
-"""The head of tokens seen: whatever the model is given, in whatever pieces, its logits are those of the definition."""
+"""The seen-token head: whatever the model is given, in whatever pieces, its logits are those of the definition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOCABULARY, WINDOW, RANK = 300, 6, 5
 
 
 def made(seen: int = RANK, **options: Any) -> Any:
-    """A model whose adapters say nothing, and whose head of tokens seen does."""
+    """A model whose adapters say nothing, and whose seen-token head does."""
     model = tiny.model(vocab_size=VOCABULARY)
     rosatune.hf.attach(model, window=WINDOW, sinks=1, units=0, seen=seen, **options)
     if seen:

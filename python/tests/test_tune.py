@@ -55,7 +55,7 @@ def train(model: Any, tokens: np.ndarray, kind: str) -> list[float]:
     rosatune.hf.set_stage(model, kind)
     model.train()
     groups = rosatune.hf.parameter_groups(model, adapter_lr=1, backbone_lr=1, weight_decay=0.1)
-    factors = {group["name"]: group["lr"] for group in groups}  # 5 for vectors; less in a head of tokens seen
+    factors = {group["name"]: group["lr"] for group in groups}  # 5 for vectors; less in a seen-token head
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99), eps=1e-8)
     ids = torch.from_numpy(tokens[None].astype(np.int64))
     losses = []
@@ -77,7 +77,7 @@ def train(model: Any, tokens: np.ndarray, kind: str) -> list[float]:
 @pytest.mark.parametrize("architecture", tiny.KINDS)
 @pytest.mark.parametrize("start", ("paper", "layer", "embeddings", "tokens seen"))
 def test_steps_of_pytorch(start: str, architecture: str, kind: str, tmp_path: Path) -> None:
-    """The paper's arrangement, ours with values of either kind, and with a head of tokens seen after a large norm."""
+    """The paper's arrangement, ours with values of either kind, and with a seen-token head after a large norm."""
     tokens = tiny.tokens(1, LENGTH + 1)[0].numpy()
     tokens[20:40] = tokens[:20]  # something to retrieve
     shard(tmp_path / "text.tokens", tokens)

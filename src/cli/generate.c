@@ -29,8 +29,8 @@
 	"At a terminal, lines can be edited, and the arrow keys bring back earlier ones, which are kept in\n"          \
 	"$XDG_STATE_HOME/rosatune/chat_history (default ~/.local/state).\n"                                            \
 	"\n"                                                                                                           \
-	"Tokens are drawn as the model's makers advise (generation_config.json, or general.sampling.* in a\n"          \
-	"GGUF file); what they do not say has the defaults of a chat above."
+	"Sampling follows the model's own settings (generation_config.json, or general.sampling.* in a GGUF file);\n"  \
+	"settings that it lacks have the defaults of a chat above."
 
 static const char text_notes[] = ATTENTION_NOTES
     "\n"
@@ -46,8 +46,7 @@ static const char chat_notes[] = ATTENTION_NOTES "\n" CHAT_NOTES;
 
 #define TEXT_ARGS(job, tokens_help)                                                                                    \
 	OPTION_TEXT("prompt", &(job)->prompt, "TEXT",                                                                  \
-		    "the text to continue; with --file, what comes after it; in a chat the first message",             \
-		    .short_name = 'p'),                                                                                \
+		    "the text to continue, after that of --file; in a chat the first message", .short_name = 'p'),     \
 	    OPTION_TEXT("file", &(job)->file, "FILE",                                                                  \
 			"read a text, of any length, plain or .gz, .xz, .zst (-: standard input)", .short_name = 'f'), \
 	    OPTION_FLAG("lossy", &(job)->lossy, "read bytes that are not UTF-8 as U+FFFD instead of refusing them"),   \
@@ -57,11 +56,12 @@ static const char chat_notes[] = ATTENTION_NOTES "\n" CHAT_NOTES;
 	    OPTION_TEXT("save-session", &(job)->save, "FILE",                                                          \
 			"at the end, save the state, to continue from it later"),                                      \
 	    OPTION_TEXT("load-session", &(job)->load, "FILE",                                                          \
-			"continue from a saved state; --prompt and --file come after it")
+			"continue from a saved state, with the text of --file and --prompt after it")
 
 #define CHAT_ARGS(job)                                                                                                 \
-	OPTION_TEXT("system", &(job)->system, "TEXT", "in a chat: what the model is told before the conversation"),    \
-	    OPTION_FLAG("no-think", &(job)->no_think, "in a chat: ask a model that thinks aloud to answer at once")
+	OPTION_TEXT("system", &(job)->system, "TEXT", "in a chat: the system message, before the conversation"),       \
+	    OPTION_FLAG("no-think", &(job)->no_think,                                                                  \
+			"in a chat: ask a model with a thinking mode to answer directly")
 
 static enum args_result parse_text(struct generate *job, int count, char **words)
 {

@@ -22,18 +22,19 @@ struct sampling_args {
 /* Rows of an option table for them; the help names the defaults of text and chat. */
 #define SAMPLING_ARGS(a)                                                                                               \
 	OPTION_DECIMAL("temperature", &(a)->temperature, "T", 0, SAMPLING_LARGEST,                                     \
-		       "how freely tokens are drawn; 0: always the likeliest (default 0; in a chat 0.6)"),             \
+		       "sampling temperature; 0: always the likeliest token (default 0; in a chat 0.6)"),              \
 	    OPTION_NUMBER("top-k", &(a)->top_k, "K", 0, UINT32_MAX,                                                    \
-			  "draw from the K likeliest tokens; 0: from all (default 0; in a chat 40)"),                  \
+			  "sample from the K likeliest tokens; 0: from all (default 0; in a chat 40)"),                \
 	    OPTION_DECIMAL("top-p", &(a)->top_p, "P", 0, 1,                                                            \
-			   "then from the fewest whose probability reaches P (default 1: all; in a chat 0.9)"),        \
+			   "sample from the fewest tokens of total probability P (default 1: all; in a chat 0.9)"),    \
 	    OPTION_DECIMAL("min-p", &(a)->min_p, "P", 0, 1,                                                            \
-			   "then from those at least P times as likely as the likeliest (default 0)"),                 \
+			   "sample from tokens at least P times as likely as the likeliest (default 0: all)"),         \
 	    OPTION_DECIMAL("repetition-penalty", &(a)->repetition, "R", 0.01, 100,                                     \
-			   "make tokens seen less likely (default 1: no; in a chat 1.05)"),                            \
+			   "penalise tokens that occurred recently (default 1: off; in a chat 1.05)"),                 \
 	    OPTION_SIZE("repeat-last", &(a)->repeat_last, "N", 0, ROSA_MAX_STEPS,                                      \
-			"how many of the last tokens count as seen (default 64; 0: all)"),                             \
-	    OPTION_NUMBER("seed", &(a)->seed, "S", 0, UINT64_MAX, "the same seed gives the same text (default 0)")
+			"the repetition penalty covers the last N tokens (default 64; 0: all)"),                       \
+	    OPTION_NUMBER("seed", &(a)->seed, "S", 0, UINT64_MAX,                                                      \
+			  "seed of the sampling: the same seed gives the same text (default 0)")
 
 /* What counts: an option that was given, else in a chat the model's generation config, else the default. */
 bool sampling_choose(const struct sampling_args *args, bool chat, const struct checkpoint *checkpoint,

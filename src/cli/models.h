@@ -29,11 +29,11 @@ struct model_args {
 	    OPTION_TEXT("adapter", &(a)->adapter, "DIR",                                                               \
 			"a ROSA adapter for it: a run of rosatune tune, or a folder of save_adapter"),                 \
 	    OPTION_SIZE("window", &(a)->window, "W", 0, ROSA_MAX_STEPS,                                                \
-			"attend to the last W positions (default: the adapter's; 0: to all)"),                         \
+			"attend to the last W positions (default: the adapter's; 0: global attention)"),               \
 	    OPTION_SIZE("sinks", &(a)->sinks, "S", 0, ROSA_MAX_STEPS,                                                  \
-			"attend to the first S too (default: the adapter's, or 0)"),                                   \
+			"always attend to the first S positions too (default: the adapter's, or 0)"),                  \
 	    OPTION_NUMBER("global-layers", &(a)->global_layers, "N", 0, UINT32_MAX,                                    \
-			  "the first N layers attend to all (default: the adapter's, or 0)"),                          \
+			  "the first N layers have global attention (default: the adapter's, or 0)"),                  \
 	    OPTION_SIZE("chunk", &(a)->chunk, "N", 1, 65536, "tokens computed at once while reading (default 256)"),   \
 	    OPTION_NUMBER("threads", &(a)->threads, "N", 0, 1024, "worker threads (default 0: one per processor)")
 
@@ -42,7 +42,7 @@ struct model_args {
 /* A row for commands that can use a pointer. */
 #define POINTER_ARG(a)                                                                                                 \
 	OPTION_TEXT("pointer", &(a)->pointer, "FILE|DIR|none",                                                         \
-		    "a pointer of 'rosatune pointer fit' (default: the one in the adapter's folder)")
+		    "a pointer made by 'rosatune pointer fit' (default: the one in the adapter's folder)")
 
 /* Rows for commands that score texts in pieces: a uint64_t and a bool. */
 #define PIECE_ARGS(batch, lossy)                                                                                       \

@@ -214,16 +214,18 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	struct arg options[] = {
 	    MODEL_ARGS(&job->args),
 	    OPTION_TEXT("out", &job->out, "FILE",
-			"the pointer; in an adapter's folder, as DIR/" POINTER_FILE ", it is used with the adapter",
+			"write the pointer here; as DIR/" POINTER_FILE
+			" in an adapter's folder it is used with the adapter",
 			.short_name = 'o', .required = true),
 	    OPTION_NUMBER("links", &job->choice.links, "N", 0, POINTER_LINKS,
-			  "look at a chain of N places per token (default 0: at all places of the last two tokens)"),
+			  "use a chain of N places per token (default 0: recent places of the last two tokens)"),
 	    OPTION_SIZE("delay", &job->choice.delay, "D", 0, ROSA_MAX_STEPS,
-			"find only what is D tokens back or more (default: the window)"),
-	    OPTION_FLAG("plain", &job->plain,
-			"weights by match length alone, not by the model's confidence and the places' agreement"),
+			"use only places at least D tokens back (default: the window)"),
+	    OPTION_FLAG(
+		"plain", &job->plain,
+		"weights depend on match length alone, not on the model's confidence and the places' agreement"),
 	    OPTION_FLAG("no-seen", &job->no_seen,
-			"without the table that makes likelier what the text has had, by how often and how rare it is"),
+			"without the repetition table, which raises tokens that already occurred, by count and rarity"),
 	    OPTION_SIZE("context", &job->context, "N", 0, ROSA_MAX_STEPS,
 			"cut each text into pieces of N tokens, each read from an empty state (default: 16 windows)"),
 	    OPTION_SIZE("positions", &job->choice.positions, "N", POINTER_FEWEST, ROSA_MAX_STEPS,
@@ -234,15 +236,15 @@ static enum args_result parse(struct fit *job, int count, char **words)
 	struct args args = {
 	    .command = COMMAND,
 	    .usage = "--model PATH [--adapter DIR] --window W [--sinks S] --out FILE TEXT...",
-	    .summary = "Fits a pointer: how much probability goes to the tokens that followed earlier occurrences of\n"
-		       "the present context, by match length. The model is not changed.",
+	    .summary = "Fits a pointer: how much probability the tokens get that followed earlier occurrences of the\n"
+		       "current context, depending on the match length. The model is not changed.",
 	    ARGS_OPTIONS(options),
 	    .notes =
-		"Give texts of the kind that the pointer will be used for, and that the model was not trained on:\n"
-		"what it knows by heart needs no pointer, and the weights would come out too small. Positions from\n"
-		"4 W of a piece on are used; the last fifth of them is held back and measured. Use the pointer with\n"
-		"--pointer FILE of 'rosatune generate', 'chat', 'serve', 'ppl', 'recall' and 'eval', and the same\n"
-		"window. Missing folders of --out are made.",
+		"Give texts like those that the pointer will be used for, but that the model was not trained on: it\n"
+		"predicts memorised text without a pointer, so the weights would become too small. Positions from\n"
+		"4 W of a piece on are used; the last fifth of them is held out to measure the result. Use the\n"
+		"pointer with --pointer FILE of 'rosatune generate', 'chat', 'serve', 'ppl', 'recall' and 'eval', and\n"
+		"with the same window. Missing folders of --out are made.",
 	    .operands = &job->files,
 	    .operand_name = "TEXT",
 	};

@@ -396,14 +396,15 @@ static enum args_result parse(struct recall *job, int count, char **words)
 	    .command = COMMAND,
 	    .usage = "--model PATH [--adapter DIR] [--pointer FILE] --window W [--sinks S] [--context N] FILE...",
 	    .summary =
-		"Measures whether a model knows what lies beyond its window: the loss on far tokens, which repeat\n"
-		"something that attention no longer sees, and on all others; for global attention and the window;\n"
-		"with an adapter also for the adapter, with nothing injected, and reading at random; and with a\n"
-		"pointer for window and pointer, without and with the adapter.",
+		"Measures a model's memory beyond its window: the loss on far tokens, which repeat something outside\n"
+		"the window, and on all others. It does so for global attention and for the window; with --adapter\n"
+		"also for the adapter and two controls, the adapter switched off and the adapter reading random\n"
+		"places; with --pointer also for the window with the pointer, without and with the adapter.",
 	    ARGS_OPTIONS(options),
 	    .notes =
-		"A token is far if it and the two before it stood in that order before, the last time W or more\n"
-		"tokens ago. Positions from 4 W on are scored. A gain that random reads keep is style, not memory.",
+		"A token is far if the same three tokens (it and the two before it) occurred before, the last time W\n"
+		"or more tokens ago. Positions from 4 W on are scored. An improvement that remains with random reads\n"
+		"is adaptation of style, not memory.",
 	    .operands = &job->files,
 	    .operand_name = "FILE",
 	};

@@ -1,8 +1,8 @@
 /*
  * Text on a terminal.
  *
- * A model can be made to write any bytes, and a terminal takes some of them as commands: to rename the window, to put
- * text into the clipboard, to answer with input of its own. A pipe or a file gets what the model wrote.
+ * A model can be made to output any bytes, and a terminal executes some of them as commands: to rename its window, to
+ * put text into the clipboard, to send input. So they are escaped on a terminal; a pipe or a file gets them unchanged.
  */
 #include "cli/screen.h"
 
@@ -15,7 +15,7 @@
 
 #define LONGEST_ESCAPE 16 /* bytes that utf8_printable writes for one character, and its end */
 
-/* C0, DEL and C1 without the two that lay out text. */
+/* The control characters C0, DEL and C1, except newline and tab. */
 static bool is_order(uint32_t point)
 {
 	if (point == '\n' || point == '\t')

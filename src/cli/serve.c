@@ -41,20 +41,19 @@ struct job {
 };
 
 static const char notes[] =
-    "Paths: / (a page for people), /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /health, /props,\n"
+    "Paths: / (a web page), /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /health, /props,\n"
     "/slots, /metrics. Any client of OpenAI's API can be used:\n"
     "  rosatune serve --model M --window 512 &\n"
     "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"
     "    -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 32}'\n"
     "\n"
-    "What was read is kept: a prompt that begins as an earlier one is read from where they part. With --sessions the\n"
-    "texts are written to a folder as well, and a server that starts with it later continues them, also after a kill.\n"
-    "Where there is no room left, in memory or in the folder, the text that was not used for the longest time goes.\n"
+    "Prompts are cached: a new prompt that shares a prefix with a cached one is processed from the first differing\n"
+    "token on. With --sessions the cache is written to a folder too, and a server started later with the same folder\n"
+    "uses it, even after a kill. When memory or the folder is full, the least recently used text is dropped.\n"
     "POST /slots/ID?action=save, restore or erase, with {\"filename\": NAME}, saves the text last read in a slot to a\n"
-    "file of that name in the folder, which stays, restores it, or forgets the text.\n"
+    "file of that name in the folder, where it stays; restores that file; or removes the text from the cache.\n"
     "\n"
-    "Ctrl-C and SIGTERM let the answers that are being written end, for up to 30 seconds, and save the texts; a "
-    "second\n"
+    "After Ctrl-C or SIGTERM running answers are finished, for up to 30 seconds, and the texts are saved; a second\n"
     "signal ends the program at once.";
 
 static enum args_result parse(struct job *job, int count, char **words)
@@ -63,23 +62,29 @@ static enum args_result parse(struct job *job, int count, char **words)
 	    MODEL_ARGS(&job->args),
 	    POINTER_ARG(&job->args),
 	    OPTION_TEXT("host", &job->host, "ADDRESS", "listen at this address (default 127.0.0.1: this machine only)"),
-	    OPTION_NUMBER("port", &job->port, "N", 0, 65535, "and port (default 8080; 0: any that is free)"),
-	    OPTION_TEXT("api-key-file", &job->key_file, "FILE", "answer only clients that show the key in this file"),
+	    OPTION_NUMBER("port", &job->port, "N", 0, 65535, "listen on this port (default 8080; 0: any free port)"),
+	    OPTION_TEXT("api-key-file", &job->key_file, "FILE",
+			"accept only clients that send the API key in this file"),
 	    OPTION_TEXT("name", &job->name, "NAME",
-			"the model's name for clients (default: that of its file or folder)"),
-	    OPTION_NUMBER("parallel", &job->parallel, "N", 1, 256, "prompts read and answered at a time (default 4)"),
+			"the model's name in the API (default: the name of its file or folder)"),
+	    OPTION_NUMBER("parallel", &job->parallel, "N", 1, 256,
+			  "prompts processed at the same time, the number of slots (default 4)"),
 	    OPTION_NUMBER("queue", &job->queue, "N", 1, 4096,
-			  "requests running or waiting, beyond which more are refused (default 64)"),
-	    OPTION_NUMBER("keep", &job->keep, "N", 0, 65536, "texts kept in memory after they were read (default 32)"),
+			  "maximum number of requests running or waiting; others get status 429 (default 64)"),
+	    OPTION_NUMBER("keep", &job->keep, "N", 0, 65536,
+			  "maximum number of texts in the prompt cache (default 32)"),
 	    OPTION_SIZE("memory", &job->memory, "BYTES", 1, UINT64_MAX,
-			"for texts, being read and kept (default: a quarter of the machine's)"),
-	    OPTION_TEXT("sessions", &job->folder, "DIR", "keep texts in this folder, too: they outlive the server"),
-	    OPTION_SIZE("disk", &job->disk, "BYTES", 1, UINT64_MAX, "for the texts in the folder (default 8G)"),
+			"memory for running prompts and the prompt cache (default: a quarter of the machine's)"),
+	    OPTION_TEXT("sessions", &job->folder, "DIR",
+			"also keep the prompt cache in this folder, for later servers"),
+	    OPTION_SIZE("disk", &job->disk, "BYTES", 1, UINT64_MAX,
+			"maximum size of the texts in the folder (default 8G)"),
 	    OPTION_SIZE("tokens", &job->tokens, "N", 1, ROSA_MAX_STEPS,
-			"most tokens of an answer in a chat that does not say (default 2048)"),
-	    OPTION_SIZE("body", &job->body, "BYTES", 1, (uint64_t)1 << 30, "most of a request (default 16M)"),
+			"default of max_tokens for chat requests that do not set it (default 2048)"),
+	    OPTION_SIZE("body", &job->body, "BYTES", 1, (uint64_t)1 << 30,
+			"maximum size of a request body (default 16M)"),
 	    OPTION_NUMBER("timeout", &job->timeout, "SECONDS", 1, 3600,
-			  "end connections that are silent or take longer for a header (default 30)"),
+			  "close connections that are idle or take longer to send a header (default 30)"),
 	};
 	struct args args = {
 	    .command = "serve",

@@ -42,7 +42,7 @@ static void print_stage(const struct tune_config *config, const struct training_
 	       quantity_grouped(plan->data_samples).text, epochs(stage, plan));
 	if (plan->cut)
 		printf("  %-12s%s conversations are longer than a sequence; %s of them lose all answers\n", "cut",
-		       quantity_grouped(plan->cut).text, quantity_grouped(plan->silent).text);
+		       quantity_grouped(plan->cut).text, quantity_grouped(plan->no_answer).text);
 	if (plan->valid_samples)
 		printf("  %-12s%s samples of %s tokens\n", "valid", quantity_grouped(plan->valid_samples).text,
 		       quantity_grouped(plan->valid_tokens).text);
@@ -102,7 +102,7 @@ static void print_json_stage(const struct tune_stage *stage, const struct stage_
 	json_text_put_size(text, "data_tokens", plan->data_tokens);
 	json_text_put_size(text, "data_samples", plan->data_samples);
 	json_text_put_size(text, "cut", plan->cut);
-	json_text_put_size(text, "silent", plan->silent);
+	json_text_put_size(text, "silent", plan->no_answer);
 	json_text_put_size(text, "valid_tokens", plan->valid_tokens);
 	json_text_put_size(text, "valid_samples", plan->valid_samples);
 	json_text_put_size(text, "memory", plan->memory);

@@ -33,7 +33,7 @@ static bool is_space(uint32_t point)
 	       point == 0x202f || point == 0x205f || point == 0x3000;
 }
 
-/* \w, but for the underscore, which is punctuation to those who ask. */
+/* \w without the underscore, which the normalisations below treat as punctuation. */
 static bool is_word(uint32_t point)
 {
 #ifdef ROSATUNE_UTF8PROC
@@ -289,7 +289,7 @@ static bool score_match(const char *answer, const char *expected, double *score)
 	return good;
 }
 
-/* A class that is part of the right one's name, as "date" of "update", does not count as named. */
+/* A class whose name is part of the right class's name, such as "date" of "update", does not count as an answer. */
 static double score_class(const char *answer, const char *expected, const struct eval_strings *classes)
 {
 	size_t named = 0;

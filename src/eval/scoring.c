@@ -49,7 +49,7 @@ static size_t due(const struct reading *reading, size_t at, size_t count, enum l
 	return (until < last ? until : last) - (at < last ? at : last);
 }
 
-/* Whether no token is likelier; of equals the first counts, as when writing. */
+/* Whether the token is the argmax. Ties go to the lowest id, as in greedy generation. */
 static bool is_likeliest(const float *logits, size_t vocabulary, uint32_t token)
 {
 	for (size_t v = 0; v < vocabulary; v++) {

@@ -7,14 +7,15 @@
  *
  * They fall into four groups. The first four are the benchmark's own: independent symbols, keys that linger, query and
  * key made from one hidden token, and a short period. Words with much repetition (periods, Thue-Morse, Fibonacci, a
- * string and itself again) make matches long. De Bruijn sequences and counters make them short. The combs and the
- * sorted contexts enter contexts in the order of their reading from the end backwards, which is the order that bends a
- * search tree without balance into a list, and ask for the oldest of them all the time.
+ * string and itself again) make matches long. De Bruijn sequences and counters make them short. The growing and
+ * the sorted kinds insert contexts in their sorted order, as read backwards from their end. This insertion order
+ * degenerates an unbalanced search tree into a list, and every query asks for the oldest context.
  *
  * Folding turns every word over two symbols into a plain alternation. Such words therefore have an "alternating" form
- * beside the plain one, in which each letter has two shapes that take turns, so that no neighbours are equal.
+ * besides the plain one, in which each letter is written as one of two symbols in turn, so that no neighbours are
+ * equal.
  *
- * Only integers are used, so that every machine makes the same symbols. A construction that wants more symbols than
+ * Only integers are used, so that every machine makes the same symbols. A construction that needs more symbols than
  * there are takes them modulo 2^bits.
  */
 #include "eval/streams.h"
@@ -26,13 +27,13 @@
 struct maker {
 	uint64_t random; /* state of the generator */
 	uint32_t symbols;
-	uint32_t spread, offset; /* of the arrangement of letters */
+	uint32_t spread, offset; /* of the permutation of letters */
 	size_t steps;
 	size_t made; /* keys put so far */
 	uint16_t *query, *key;
 };
 
-/* Splitmix: a counter and a mixing of its bits. It can start anywhere, and no state is bad. */
+/* Splitmix: a counter and a mixing of its bits. Every state is valid. */
 static uint64_t next(struct maker *m)
 {
 	m->random += 0x9e3779b97f4a7c15u;
@@ -58,8 +59,8 @@ static uint32_t draw_rank(struct maker *m, int bits)
 	return scale == 0 ? 0 : (1u << (scale - 1)) + draw_below(m, 1u << (scale - 1));
 }
 
-/* Letter i of a word. The arrangement depends on the seed, so that no symbol always plays the same part, and letters
- * below 2^bits are different symbols. */
+/* Letter i of a word. Letters are permuted by the seed, so that results do not depend on particular symbol values.
+ * Letters below 2^bits are different symbols. */
 static uint16_t letter(const struct maker *m, uint32_t i)
 {
 	return (uint16_t)((i * m->spread + m->offset) % m->symbols);
@@ -244,8 +245,9 @@ static void fill_halves(struct maker *m, int unused)
 	query_is_key(m);
 }
 
-/* Teeth of falling length, each after a separator: whatever is newer is shallower. The longest is chosen such that the
- * shortest comes last. Letter 0 alone makes a tooth that folding shortens to one run; 0 and 1 in turn do not. */
+/* Blocks (`tooth`) of decreasing length, each after a separator, so newer contexts share less. The longest is chosen
+ * such that the shortest comes last. With letter 0 alone folding shortens a block to one run; with 0 and 1 in turn it
+ * does not. */
 static void fill_growing(struct maker *m, int letters)
 {
 	size_t longest = 1, sum = 0;
@@ -358,7 +360,7 @@ static const struct kind {
 	int parameter;
 } kinds[] = {
 	{"uniform", "independent uniform query and key", fill_uniform, 0},
-	{"sticky", "keys linger; the query is the key 7 steps ago, 5 % of it replaced", fill_sticky, 7},
+	{"sticky", "keys repeat for some steps; query = key 7 steps ago, 5 % of it replaced", fill_sticky, 7},
 	{"correlated", "query and key from the same hidden token, equal in 90 % of the steps", fill_correlated, 0},
 	{"periodic", "seven symbols over and over, query = key", fill_periodic, 7},
 	{"equal", "uniform key, query = key", fill_equal, 0},
@@ -377,17 +379,17 @@ static const struct kind {
 	{"fibonacci-alternating", "the Fibonacci word in a form that does not fold", fill_fibonacci, 1},
 	{"de-bruijn", "a de Bruijn sequence over at most four symbols, query = key", fill_de_bruijn, 4},
 	{"constant", "one symbol for ever", fill_periodic, 1},
-	{"different", "counting up: all symbols different as long as there are any", fill_different, 0},
+	{"different", "counting up: all symbols are different until the values run out", fill_different, 0},
 	{"halves", "a random string and the same again, query = key", fill_halves, 0},
-	{"growing", "a comb with teeth of falling length, asked for its oldest", fill_growing, 1},
-	{"growing-alternating", "the comb in a form that does not fold", fill_growing, 2},
-	{"sorted", "one symbol after rising ones, asked for the oldest", fill_sorted, 0},
-	{"sorted-falling", "one symbol after falling ones, asked for the oldest", fill_sorted, SORTED_FALLING},
-	{"sorted-deep", "a long ending after rising numbers, asked for the oldest", fill_sorted, SORTED_DEEP},
-	{"period-mix", "query and key of one period, the key at half the pace", fill_period_mix, 5},
+	{"growing", "repeated blocks of decreasing length, each query matches the oldest", fill_growing, 1},
+	{"growing-alternating", "the same blocks in a form that does not fold", fill_growing, 2},
+	{"sorted", "one symbol after increasing ones, queries match the oldest", fill_sorted, 0},
+	{"sorted-falling", "one symbol after decreasing ones, queries match the oldest", fill_sorted, SORTED_FALLING},
+	{"sorted-deep", "increasing numbers before a long common suffix, as sorted", fill_sorted, SORTED_DEEP},
+	{"period-mix", "query and key of one period, the key at half the speed", fill_period_mix, 5},
 	{"skewed", "independent query and key, symbols with Zipf weights", fill_skewed, 0},
 	{"text-like", "a Markov chain with skewed transitions, query = key", fill_text_like, 5},
-	{"ids", "like the ids of a text: Zipf weights, stretches that come again, query = key", fill_ids, 8},
+	{"ids", "like token ids of a text: Zipf weights, repeated passages, query = key", fill_ids, 8},
 };
 /* clang-format on */
 

@@ -2,7 +2,7 @@
  * Adapter folders.
  *
  * adapter_config.json says how the adapters were attached and to what, and adapter_model.safetensors has the tensors,
- * named layers.<number>.<parameter>, and seen.<parameter> for the head of tokens seen. Both carry the digest of the
+ * named layers.<number>.<parameter>, and seen.<parameter> for the seen-token head. Both carry the digest of the
  * tensors, by which files of two different saves are told apart. The Python package and `rosatune tune` write the same
  * folder.
  *

@@ -19,7 +19,7 @@ struct adapter_layer {
 	float scale;                      /* of what is read: units of the residual stream; 1: none */
 };
 
-/* The head of tokens seen; all NULL: there is none. */
+/* The seen-token head; all NULL: there is none. */
 struct adapter_seen {
 	const struct tensor *table;       /* [SEEN_COUNTS][SEEN_RANKS] */
 	const struct tensor *gate;        /* [width] */

@@ -13,31 +13,31 @@ enum qk_start { QK_ALIGNED, QK_SEPARATE, QK_SHARED };
 enum v_start { V_IDENTITY, V_XAVIER };
 
 /* What values are made of: the layer's normed hidden state (the paper), or the embeddings of the tokens, normed without
- * a weight. The latter say in every layer which token stood at the place that is read. */
+ * a weight. With embeddings every layer can tell which token stood at the place that is read. */
 enum v_from { V_LAYER, V_EMBEDDINGS };
 
 #define V_NORM_EPS 1e-5F /* of the norm of embeddings */
 
-/* What an adapter is, beside which attention it works, and how it learns. */
+/* The options of an adapter: its structure, the attention that it is used with, and its training. */
 struct adapter_options {
 	uint64_t bits;
 	rosa_fusion fusion;
 	enum qk_start qk;
 	float e_start;
 	uint64_t window, sinks;
-	uint64_t first_global_layers; /* layers at the front that are global and have no adapter */
+	uint64_t first_global_layers; /* so many lowest layers have global attention and no adapter */
 	rosa_policy policy;
 	bool fold;
 	uint64_t max_match; /* 0: no cut */
 	struct adapter_sources source;
 	uint64_t delay; /* KEY_UNSET: the window; see adapter_delay */
-	uint64_t chain; /* places that are read per source, where query = key */
+	uint64_t chain; /* places that are read per source, if query = key */
 	bool gain, gate;
 	float units; /* 0: off */
 	enum v_start v_start;
 	enum v_from v_from;
 	uint64_t source_seed; /* of the projection of SOURCE_EMBEDDINGS */
-	uint64_t seen;        /* the rank of the head of tokens seen; 0: there is none */
+	uint64_t seen;        /* the rank of the seen-token head; 0: there is none */
 	rosa_learning learning;
 };
 
@@ -50,8 +50,8 @@ extern const struct key_table adapter_option_table, learning_option_table;
 extern const struct keys adapter_option_keys;
 
 struct adapter_options adapter_options_default(void);
-/* As in the paper, where the default differs: the layer's own q and k, no delay, one place, no strength. Adapter files
- * of format 1 have these values for what they do not name. */
+/* The paper's values of those options whose default differs: the layer's own q and k, no delay, one place, no strength.
+ * Fields that are missing in adapter files of format 1 have these values. */
 struct adapter_options adapter_options_paper(void);
 
 /* The model that options are checked against. */
@@ -86,7 +86,8 @@ size_t adapter_gain_rows(const struct adapter_options *options, size_t layer, si
 
 #define ADAPTER_GAINS 10 /* columns of that table: match lengths 0 to 8, and 9 or more */
 
-/* What of the options retrieval is told; the rest of rosa_options has its defaults. */
+/* Converts the adapter's options to rosa_options for retrieval; fields without a corresponding option keep their
+ * defaults. */
 rosa_options adapter_options_retrieval(const struct adapter_options *options);
 /* The same for source number i. Token ids below `vocabulary` are symbols of as many bits as they need, never folded. */
 rosa_options adapter_source_retrieval(const struct adapter_options *options, size_t i, size_t vocabulary);

@@ -47,7 +47,7 @@ struct workspace {
 
 #define LOGITS_ROWS ((size_t)32) /* rows whose logits are computed at once: a vocabulary is wide */
 
-/* The adapter's head of tokens seen (decoder_seen.c). */
+/* The adapter's seen-token head (decoder_seen.c). */
 struct decoder_seen {
 	size_t rank; /* 0: there is none */
 	struct matrix query, gate, key;
@@ -85,7 +85,7 @@ struct decoder {
 	_Atomic uint64_t model_checksum, adapter_checksum;
 };
 
-/* Rows of U, or of embeddings, whose values have not been made yet (decoder_adapter.c), on the host. */
+/* Rows of U, or of embeddings, on the host, whose values are computed later, together (decoder_adapter.c). */
 #define WAITING_ROWS ((size_t)16)
 
 struct waiting {
@@ -101,10 +101,10 @@ struct sequence {
 	struct finder finders[SOURCES_MOST]; /* of the sources that layers share */
 	struct finder *own;                  /* [layers]: of the source `own`, where a layer has an adapter */
 	struct values *values;               /* [layers]: where a layer has an adapter; NULL: no adapter */
-	struct waiting *waiting;             /* [layers]: NULL where values never wait */
-	int32_t last_tau[TOKEN_PLACES]; /* what the last token found through the source `tokens`, -1 after the end */
+	struct waiting *waiting;             /* [layers]: NULL where values are computed at once */
+	int32_t last_tau[TOKEN_PLACES]; /* places that the source `tokens` found for the last token; -1 ends the list */
 	uint8_t last_length[TOKEN_PLACES];
-	struct seen seen; /* of the head of tokens seen, if there is one */
+	struct seen seen; /* of the seen-token head, if there is one */
 };
 
 /* Some rows of a pass: those of one sequence. */
@@ -123,7 +123,7 @@ struct pass {
 	const uint32_t *tokens;
 	const struct segment *segments;
 	size_t count, rows;
-	bool values_wait; /* the values of these rows are made later */
+	bool values_wait; /* the values of these rows are computed later */
 };
 
 /* A weight from a file. */
@@ -148,11 +148,11 @@ void decoder_reads_free(struct rosa_weights *weights);
 rosa_status sequence_sources_new(sequence *sequence, rosa_error *err);
 void sequence_sources_free(sequence *sequence);
 
-/* Whether the values of a pass of so many rows can wait. */
+/* Whether the values of a pass of so many rows can be computed later. */
 bool decoder_values_wait(const decoder *decoder, size_t rows);
-/* The products that project U now: without v where that waits. Returns how many, at most three. */
+/* The products that project U in this pass, without v if that is computed later. Returns how many, at most three. */
 size_t decoder_projections(const struct pass *pass, size_t layer, struct product *products);
-/* Bytes of the rows that wait, which do not grow with the text. */
+/* Bytes of the buffered rows, which do not grow with the text. */
 uint64_t sequence_waiting_bytes(const sequence *sequence);
 
 /* Find the places of all rows for the sources that need only tokens. Before the first layer. */
@@ -162,7 +162,7 @@ rosa_status decoder_retrieve(const struct pass *pass, size_t layer, rosa_error *
 
 /* ----------------------------------------------------------------------------------------------- decoder_seen.c -- */
 
-/* The head of tokens seen, if the adapter has one: its weights, its memory. */
+/* The seen-token head, if the adapter has one: its weights, its memory. */
 rosa_status decoder_seen_new(decoder *decoder, rosa_error *err);
 void decoder_seen_free(decoder *decoder);
 rosa_status sequence_seen_new(sequence *sequence, rosa_error *err);
@@ -173,8 +173,8 @@ rosa_status decoder_seen_read(const struct pass *pass, rosa_error *err);
 size_t decoder_seen_products(const decoder *decoder, struct product *products);
 /* Fetch their results, of `rows` rows. */
 void decoder_seen_fetch(decoder *decoder, size_t rows);
-/* Add to the logits (host) that follow the first `steps` tokens of a sequence, from row number `row` of the products.
- */
+/* Adds the seen-token head to a sequence's logits (host) after its first `steps` tokens. `row` is the row of the query
+ * and gate products. */
 void decoder_seen_add(decoder *decoder, sequence *sequence, size_t steps, size_t row, float *logits);
 
 /* ---------------------------------------------------------------------------------------------------- forward.c -- */

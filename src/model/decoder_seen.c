@@ -1,17 +1,18 @@
 /*
- * The head of tokens seen: tokens that the text has had become likelier, by an amount that depends on the hidden state.
+ * The seen-token head: adds a bias to the logits of tokens that already occurred in the text. The bias depends on the
+ * hidden state.
  *
  * With h the normed last state, the input of the output head, and e_x row x of that head, a token x that was seen n > 0
  * times (seen.h) gets
  *
  *     logit(x) += table[class of n and x] + gate . h + (query h) . (key e_x)
  *
- * A window cannot see that a token was there, and the adapters' reads tell only of the places that matched. Here the
- * text is a set, and h says which of it is wanted.
+ * A window does not show that a token occurred before it, and the adapters read only places that matched. Here the text
+ * is treated as a set of tokens, and the hidden state h scores which of them should come next.
  *
- * key e_x is made once, when a text of this decoder first counts the token, and kept for all texts; the rows of a
- * vocabulary are many, those of its tokens that texts have are few. Only decoder_read makes keys, so one thread does.
- * Each logit gets one sum of its own, in one order: neither chunks nor threads nor other sequences change a bit.
+ * key e_x is computed once, when a text of this decoder first contains the token, and kept for all texts, because texts
+ * contain few of the vocabulary's tokens. Only decoder_read computes keys, so a single thread does. Each logit gets one
+ * sum of its own, in a fixed order: neither chunks nor threads nor other sequences change a bit.
  */
 #include "model/decoder_parts.h"
 
@@ -59,7 +60,7 @@ rosa_status decoder_seen_new(decoder *d, rosa_error *err)
 	s->g = ops->take(d->backend, LOGITS_ROWS * sizeof(*s->g));
 	if (!s->gate_numbers || !s->table || !s->keys || !s->known || !s->host_q || !s->host_g || !s->rows ||
 	    !s->made || !s->q || !s->g)
-		return rosa_fail(err, ROSA_ENOMEM, "no memory for a head of tokens seen, %zu tokens of rank %zu",
+		return rosa_fail(err, ROSA_ENOMEM, "no memory for a seen-token head, %zu tokens of rank %zu",
 				 config->vocabulary, s->rank);
 	return load_weights(d, err);
 }

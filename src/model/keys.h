@@ -1,9 +1,9 @@
 /*
  * Options, described by tables.
  *
- * A row names an option and says what it may be, what it is unless told, where its value goes in a structure, and what
- * it is for. Configuration files, --set, adapter files, command-line options and help texts are all walks over such
- * rows, so that a new option is one new row.
+ * Each row describes one option: its name, type and range, default value, offset in the structure, and help text.
+ * Configuration files, --set, adapter files, command-line options and help texts all use these rows, so that a new
+ * option is one new row.
  */
 #pragma once
 
@@ -22,7 +22,7 @@ enum key_type {
 
 enum key_marks {
 	KEY_FIXED = 1,  /* a run that has begun cannot continue with another value */
-	KEY_START = 2,  /* only says how something new begins */
+	KEY_START = 2,  /* used only when something new is made, not when it is continued */
 	KEY_NULL_0 = 4, /* 0 means none, and is written as null */
 	KEY_NULL = 8,   /* a KEY_SIZE that may be KEY_UNSET, which is written and read as null */
 };
@@ -40,7 +40,7 @@ struct key {
 	enum key_type type;
 	size_t offset;
 	double least, most;
-	double fallback;            /* the value unless told; for a choice the index of the word */
+	double fallback;            /* the default value; for a choice, the index of the default word */
 	const char *const *choices; /* ends with NULL */
 	unsigned marks;
 	const char *help;
@@ -65,8 +65,8 @@ struct key_section {
 struct keys {
 	const struct key_section *sections;
 	size_t count;
-	const char *also;    /* the name of a field that is no key, and is passed over; NULL: none */
-	const char *unknown; /* what to say of a field that is neither a key nor nearly one */
+	const char *also;    /* the name of a field that is no key and is ignored; NULL: none */
+	const char *unknown; /* the hint in the message on a field that resembles no key */
 	size_t start_offset; /* of a const char * that receives the name of a KEY_START that was given; 0: none */
 };
 

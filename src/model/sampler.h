@@ -10,9 +10,9 @@ struct sampler_options {
 	size_t top_k;       /* 0: all */
 	float top_p;        /* 1: all */
 	float min_p;        /* 0: all; share of the likeliest token's probability below which tokens are dropped */
-	float repetition;   /* 1: none; as in Hugging Face: logits of tokens seen are divided by it, or multiplied where
+	float repetition;   /* 1: none; as in Hugging Face: logits of recent tokens are divided by it, or multiplied if
 			       negative */
-	size_t repeat_last; /* how many of the last tokens count as seen; 0: all */
+	size_t repeat_last; /* the penalty covers this many last tokens; 0: all */
 	uint64_t seed;
 };
 
@@ -26,7 +26,7 @@ typedef struct sampler sampler;
 rosa_status sampler_new(const struct sampler_options *options, size_t vocabulary, sampler **made, rosa_error *err);
 void sampler_free(sampler *sampler); /* safe on NULL */
 
-/* A token that was read or chosen; one that is not below the vocabulary is passed over. */
+/* Records a token that was read or chosen, for the repetition penalty. Ids outside the vocabulary are ignored. */
 void sampler_saw(sampler *sampler, uint32_t token);
 /* Choose; `logits` [vocabulary] may be changed. Ties go to the lowest id. The same seed and logits give the same choice
  * everywhere: the n-th draw is a function of seed and n. NaN is never chosen; where all are NaN the choice is 0.
@@ -35,6 +35,6 @@ void sampler_saw(sampler *sampler, uint32_t token);
  * smallest set of likeliest tokens whose share of what top_k left reaches it. With temperature 0 nothing is drawn. */
 uint32_t sampler_choose(sampler *sampler, float *logits);
 
-/* Draws so far. With the tokens seen, this is all that a session has to keep. */
+/* Random draws so far. With the tokens, this is all that a session has to keep. */
 uint64_t sampler_draws(const sampler *sampler);
 void sampler_set_draws(sampler *sampler, uint64_t draws);

@@ -3,7 +3,7 @@
  *
  * A token counts as seen when it is older than the delay: after the first `steps` tokens of a text, with t = steps - 1
  * the last of them, those at places before t - delay count. A token that stands there n times has a class, by n and by
- * how rare its id says it is. The pointer's table (pointer.h) and an adapter's head of tokens seen (decoder_seen.c)
+ * how rare its id says it is. The pointer's table (pointer.h) and an adapter's seen-token head (decoder_seen.c)
  * have a number for each class.
  */
 #pragma once

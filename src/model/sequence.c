@@ -2,7 +2,7 @@
  * What a sequence keeps between forward passes.
  *
  * Attention's part stops growing once the window is full. What grows with the text is the adapter's part: the index of
- * each source, the value bits of each layer, and with a head of tokens seen the tokens themselves.
+ * each source, the value bits of each layer, and with a seen-token head the tokens themselves.
  */
 #include "model/decoder_parts.h"
 

@@ -25,7 +25,7 @@
  *             to a multiple of 8
  *             value bits (values_save), filled up likewise
  *     for each source that layers share: its finder, in the same form
- *     with a head of tokens seen: u32 tokens [steps], filled up likewise
+ *     with a seen-token head: u32 tokens [steps], filled up likewise
  *     u64       XXH64 of all before it
  */
 #include "model/decoder_parts.h"

@@ -11,21 +11,21 @@
  * are far more frequent than others, one more symbol is taken (chain_layout_longer()), as long as its table is not out
  * of proportion.
  *
- * Codes of many bits allow few tables, and no longer ones. Where their chains turn out long, as those of frequent pairs
- * of words do in a long text, further sets of chains are added instead (chain_layout_deeper()), each picked by one more
- * symbol. The set with the most symbols is searched first. If it has no match, no match of that length exists, so in
- * each set with fewer symbols the first context that shares them is the answer: only the set with the most symbols is
- * ever walked to the end of a chain.
+ * Wide codes leave room for only a few tables, and tables for longer strings cannot be added. If their chains become
+ * long, like those of frequent pairs of words in a long text, further sets of chains are added instead
+ * (chain_layout_deeper()), each picked by one more symbol. The set with the most symbols is searched first. If it has
+ * no match, no match of that length exists, so in each set with fewer symbols the first context that shares them is the
+ * answer: only the set with the most symbols is ever walked to the end of a chain.
  *
  * Adding a context takes one entry in each table and one link in each set: no comparison is made. Taking the newest
  * away is as simple. Where the layout changes, all is filled again from the packed symbols, in the order of time.
  *
- * Most walks would be in vain: no context of the chain shares more symbols than are known to be shared already. So a
- * root has marks beside its newest context, in the bits that this leaves: 16 below 2^16 contexts, then eight. Each
- * context of the chain sets one of them, picked by its last symbols. Where every string of levels + 1 symbols has a
- * root of its own, the newest context of the root shares so many, and marks are picked by one symbol more. Where
- * strings share roots, they are picked by the levels + 1 symbols themselves. A query whose mark is not set needs no
- * walk: neither contexts nor links are touched.
+ * Most walks would find nothing: no context of the chain shares more symbols than are known to be shared already. So
+ * each root has marks, a small Bloom filter in the bits that its newest context leaves: 16 bits below 2^16 contexts,
+ * then eight. Each context of the chain sets one of them, picked by its last symbols. Where every string of levels + 1
+ * symbols has a root of its own, the newest context of the root shares so many, and marks are picked by one symbol
+ * more. Where strings share roots, they are picked by the levels + 1 symbols themselves. A query whose mark is not set
+ * needs no walk: neither contexts nor links are touched.
  *
  * Tables and roots are laid out in rows. A row is picked by what precedes the last symbol, and the last symbol picks
  * the entry in the row. A query and its flips differ in the last symbol alone, so they share a row: one cache line for
@@ -82,8 +82,8 @@ struct chain_index {
 	unsigned link_sets;  /* that there is room for, at least as many as the layout has */
 	unsigned link_bytes; /* 2 to 4, as contexts need; 4 where memory does not matter */
 	size_t capacity;     /* contexts */
-	uint64_t patience;   /* work that one look-up may take */
-	bool gave_up;        /* one wanted more; its result is of no use */
+	uint64_t patience;   /* maximum work per look-up */
+	bool gave_up;        /* a look-up exceeded it, and its result must be discarded */
 };
 
 /* The layout for so many contexts of symbols of `symbol_bits` bits. `scratch`: memory that is soon given back, worth
@@ -275,7 +275,7 @@ ALWAYS_INLINE uint32_t chain_mark(const struct chain_view *view, uint64_t word)
 	return view->first_mark << ((word >> view->mark_shift) * CHAIN_HASH >> 32 & view->marks);
 }
 
-/* Let the tables know context c, the newest, whose word is `word`. */
+/* Insert the newest context c, whose word is `word`, into the tables. */
 ALWAYS_INLINE void chain_note_by(const struct chain_view *view, unsigned bits, bool distinct, uint64_t word, uint32_t c)
 {
 	const unsigned symbol = (unsigned)(word >> (64 - bits));
@@ -301,7 +301,7 @@ ALWAYS_INLINE void chain_note(const struct chain_view *view, unsigned bits, uint
 		chain_note_by(view, bits, false, word, c);
 }
 
-/* Put context c, the newest, into its chains. */
+/* Link the newest context c into its chains. */
 ALWAYS_INLINE void chain_hang(const struct chain_view *view, unsigned bits, uint64_t word, uint32_t c)
 {
 	uint32_t *const root = chain_root(view, bits, word);
@@ -328,7 +328,7 @@ ALWAYS_INLINE void chain_insert(const struct chain_view *view, unsigned bits, ui
 }
 
 /*
- * What the tables know of `lanes` queries that differ in their last symbol alone: symbols[lane]. `past` is their common
+ * Look up, in the tables, `lanes` queries that differ only in their last symbol, symbols[lane]. `past` is their common
  * word without that symbol, and `cap` symbols may match. found[] gets the newest contexts of the longest matches that
  * tables can tell; the length of lane 0's is returned. *deep gets a bit for each lane whose match is as long as tables
  * go, or as `cap`: for these there may be a longer one.
@@ -381,7 +381,7 @@ ALWAYS_INLINE uint32_t chain_recall_by(const struct chain_view *view, unsigned b
 		last = row;
 		level += chain_level_size(bits, distinct, l);
 	}
-	/* who shares l symbols shares fewer too, so the last level tells */
+	/* a context that shares l symbols also shares fewer, so checking the longest table is enough */
 	*deep = levels ? 0 : first_bits(lanes);
 	for (unsigned lane = 0; lane < lanes && levels; lane++)
 		*deep |= (uint32_t)(last[symbols[lane]] >= levels) << lane;

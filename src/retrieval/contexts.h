@@ -64,8 +64,8 @@ ALWAYS_INLINE uint32_t first_bits(unsigned n)
 	return (uint32_t)((UINT64_C(1) << n) - 1);
 }
 
-/* The same, from the difference of their words. Before the first symbol of a context its word has zeros, so that it may
- * seem to share more than it has; the query's length is the caller's business. */
+/* The same, from the difference of their words. The word of a short context is padded with zeros, which can equal real
+ * symbols. So the result is clamped to the context's length here; the caller must clamp it to the query's length. */
 ALWAYS_INLINE uint32_t contexts_shared(struct contexts *ctx, unsigned bits, uint64_t difference, uint32_t a, uint32_t b,
 				       bool remember)
 {

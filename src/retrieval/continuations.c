@@ -4,11 +4,12 @@
  * Retrieval proper answers with one place, the newest of the longest matches. Here many are wanted, to count what
  * followed them, and short matches will do. So each step keeps the step before it with the same token, and the one with
  * the same two tokens, and two hash tables keep the newest step of each. A look-up walks the two lists, at most 96
- * steps in all, and compares tokens directly; that bounds its cost by a constant. A step enters the lists when the
- * delay lets it be found, so a walk begins with what it wants.
+ * steps in all, and compares tokens directly; that bounds its cost by a constant. A step is
+ * added to the lists only once it is older than the delay, so every list starts with an eligible step.
  *
- * Going back must take steps out of the lists. Those that lie before the new end may stay: a walk skips what is too
- * young. Otherwise the tables are built again, as they are when they grow. The running mean is kept for every step.
+ * Rewinding must remove steps from the lists. Steps before the new end can remain listed, because walks skip entries
+ * younger than the delay. Otherwise the tables are built again, as they are when they grow. The running mean is kept
+ * for every step.
  */
 #include "base/memory.h"
 #include "base/status.h"

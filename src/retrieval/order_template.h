@@ -12,8 +12,8 @@
  *     below_(v, x)      which v[i] < x
  *     equal_(v, x)      which v[i] == x
  *     holds_(v, bit)    which v[i] & bit
- *     vector_           numbers side by side of which only the least, or only the greatest, matters: finding out which
- *                       that is takes longer than all else, and is put off to the end
+ *     vector_           a vector of partial minima or maxima: the horizontal reduction is the most expensive operation,
+ *                       so it is done once, at the end
  *     all_(x)           such a vector of x alone
  *     lower_(a, v, m)   a and those v[i] that are in the mask m, for the least of all
  *     higher_(a, v, m)  the same for the greatest
@@ -109,7 +109,7 @@ ORDER_TARGET static bool NAME(search_inner_)(const struct order_index *order, co
 			: NAME(search_inner_)(order, &order->inner[id], direction == LEFT ? order->inner[id].count : -1,
 					      direction, search))
 			return true;
-		/* Entered in vain; what it holds has been passed. */
+		/* The subtree does not contain the symbol after all (shared mask bits); continue after it. */
 		side &= direction == LEFT ? first_bits(hit) : ~first_bits(hit + 1);
 		hits &= side;
 	}
@@ -365,7 +365,7 @@ ORDER_TARGET static struct place NAME(edge_)(const struct order_index *order, ui
 
 ORDER_TARGET static void NAME(insert_)(struct order_index *order, unsigned symbol, uint32_t relative)
 {
-	/* The newest was put there a moment ago, and reading back what was just written takes long. */
+	/* The newest entry was stored a few instructions ago; loading it now would stall on store forwarding. */
 	const struct place at = order->place == ORDER_NOT_KNOWN
 				    ? NAME(place_of_)(order, order->count)
 				    : (struct place){order->leaf_of[order->count], order->place};

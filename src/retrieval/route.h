@@ -4,8 +4,8 @@
  * With a delay of D steps both streams still come together, and the key is kept up to its last step, but its contexts
  * become candidates D steps later: at step t by what the key was at step t - D.
  *
- * Batch retrieval feeds a route all steps at once, streaming feeds it as they come. The state after a number of steps
- * does not depend on how they came, so both give the same answers.
+ * Batch retrieval passes all steps in one call, streaming in several. The state depends only on the steps so far, not
+ * on how they were divided into calls, so both give the same results.
  *
  *   route.c         the step itself: fold, index, find, emit
  *   route_push.c    pushing: steps of symbols become pieces of codes
@@ -66,7 +66,7 @@ struct route {
 	int32_t *start; /* NULL where the others are kept */
 	size_t start_capacity;
 	uint32_t steps;
-	uint64_t work_allowed;   /* leave the chains when contexts.work is greater */
+	uint64_t work_allowed;   /* switch to the ordered index once contexts.work exceeds this */
 	uint64_t work_laid_out;  /* contexts.work, and look-ups, when the index was laid out last */
 	uint64_t asked_laid_out; /* (see route_adapt()) */
 	uint32_t laid_out_until; /* contexts until which the layout is not looked at again */
@@ -96,9 +96,9 @@ void route_init(struct route *route, const struct route_rules *rules);
 bool route_learn(struct route *route, const rosa_allocator *allocator, size_t steps, const void *query,
 		 const void *key);
 
-/* Make room so that `steps` more steps cannot fail; their symbols were learnt. `keep_starts`: the route may be undone,
- * copied or saved; the same on every call. Where the whole length is known, `total` sizes the index for it; 0 lets it
- * grow with the history. False if memory is short; nothing is lost. */
+/* Make room so that `steps` more steps cannot fail; their symbols were learnt. `keep_starts`: keep the starts of runs,
+ * which rewind, copy and save need; the same value in every call for a route. Where the whole length is known, `total`
+ * sizes the index for it; 0 lets it grow with the history. False if memory is short; nothing is lost. */
 bool route_reserve(struct route *route, const struct route_rules *rules, const rosa_allocator *allocator, size_t steps,
 		   bool keep_starts, size_t total);
 

@@ -100,8 +100,8 @@ void route_settle(struct route *route, const rosa_allocator *allocator)
 	route->work_allowed = UINT64_MAX;
 }
 
-/* The layout that so many contexts deserve. Where chains are picked by more symbols than the number of roots asks for,
- * that stays so. */
+/* The layout to use for the present number of contexts. Where chains are picked by more symbols than the number of
+ * roots asks for, that stays so. */
 static struct chain_layout layout_now(const struct route *route)
 {
 	struct chain_layout layout =

@@ -29,7 +29,7 @@ static void forget(struct route *route)
 	route->has_flips = route->ordered = false;
 	route->laid_out_until = 0;
 	route->work_laid_out = route->asked_laid_out = 0;
-	route->room = 0; /* a route that had moved has no memory for chains */
+	route->room = 0; /* on the ordered index the memory for chains was freed */
 }
 
 /* Forget all steps, keep the memory. */
@@ -232,7 +232,7 @@ static void shrink_index(struct route *route, uint32_t indexed)
 	} else {
 		for (uint32_t left = route->at.indexed; left > indexed; left--)
 			order_remove(route->order);
-		/* without chains a table does not know what was there before */
+		/* without chains the previous entry of a table slot is not stored, so the tables must be rebuilt */
 		chain_fill(&route->chains, &route->contexts, indexed);
 	}
 	route->at.indexed = indexed;

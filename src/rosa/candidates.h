@@ -1,10 +1,10 @@
 /*
- * The candidates of a step, for the rules that weigh all of them.
+ * The candidates of a step, for the rules `linear` and `soft`, which weigh all of them.
  *
- * A candidate is a key run that has a run before it and began before the step. It is compared by the symbols before it:
- * those of the run before it, and of the one before that. So the runs of the key stream in order are all that is
- * needed: candidate i is run i+1, it starts at start[i+1], and the runs before it start at start[i] and start[i-1]. The
- * number of candidates of a step is the number of the run that contains the step before it.
+ * A candidate is a key run that has a run before it and began before the step. The query is compared with the symbol of
+ * the preceding run and, with `suffix`, of the run before that one. So the runs of the key stream in order are all that
+ * is needed: candidate i is run i+1, it starts at start[i+1], and the runs before it start at start[i] and start[i-1].
+ * The number of candidates of a step is the number of the run that contains the step before it.
  */
 #pragma once
 

@@ -1,10 +1,10 @@
 /*
- * One source of one sequence that grows: its streams of symbols, and what was found at earlier steps.
+ * Incremental retrieval for one source of one sequence: the symbol streams and the results of earlier steps.
  *
- * Retrieval (rosa_stream) keeps the query and key streams and answers with steps. With a chain of more than one link
- * the answers without delay are needed too, for every earlier step: the next link of a place d is what had been found
- * at step d - 1. They are kept, 5 bytes per route and step. With a delay they come from a second stream, without it.
- * The other way to find places, for whole sequences at once, is lookup.h.
+ * A rosa_stream keeps the query and key streams and returns places. A chain of more than one link also needs the
+ * results without delay of every earlier step, because the link after place d is the result of step d - 1. They are
+ * kept, 5 bytes per route and step. With a delay they come from a second stream, which has none. The other way to find
+ * places, for whole sequences at once, is lookup.h.
  */
 #pragma once
 

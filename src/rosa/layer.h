@@ -4,8 +4,8 @@
  *     U = norm(H)                              the norm of the decoder's layer, made by the caller: attention shares it
  *     q, k, v = U Wq^T, U Wk^T, U Wv^T         layer_projections; the caller may make v of other rows X than U
  *     symbols of q, k                          layer_symbols
- *     what each route finds at each step       a source: finder.h for texts that grow, lookup.h for whole sequences
- *     bits of v there, and what they count     layer_gather
+ *     places for each route and step           a source: finder.h for texts that grow, lookup.h for whole sequences
+ *     value bits at the places, their weights  layer_gather
  *     y = z sum of s g (e0 + (e1 - e0) b)      layer_read: the sum over the reads that found something; g is the gain,
  *                                              s the scale, z = 2 sigmoid(U w + b) the gate
  *     inj = y Wout^T                           layer_inject
@@ -59,7 +59,7 @@ struct rosa_rows {
 };
 
 bool layer_shared(const struct rosa_weights *weights);
-/* Does the layer have a source of its own, that is, q and k? */
+/* Whether the layer has its own q and k projections. */
 bool layer_own(const struct rosa_weights *weights);
 
 /* The products that project U, at most three. Returns how many; that of v is the last. */

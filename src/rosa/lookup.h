@@ -1,8 +1,9 @@
 /*
- * Where places come from, for whole sequences: every step of every route is looked up at once.
+ * Batch retrieval: looks up all steps of all routes of whole sequences in one call, for training and
+ * rosa_layer_forward.
  *
- * What is found is kept for the backward pass, in the few bytes of destinations.h. For texts that grow there is
- * finder.h. Both give the same places, in the form that a layer gathers from (places.h).
+ * The places are kept for the backward pass, in the few bytes of destinations.h. For texts that grow there is finder.h.
+ * Both give the same places, in the form that a layer gathers from (places.h).
  */
 #pragma once
 

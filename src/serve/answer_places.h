@@ -1,4 +1,4 @@
-/* Where the tokens of an answer looked: the places of the text that were read to choose each of them. */
+/* The places of the text that were read to choose each token of an answer. */
 #pragma once
 
 #include "base/json_text.h"
@@ -16,7 +16,7 @@ struct answer_place {
 struct answer_token {
 	uint32_t id;
 	size_t position, offset; /* in the text in tokens; in the answer in characters */
-	size_t first;            /* of its places, which go on to the first of the next token */
+	size_t first;            /* index of its first place; its places end at the `first` of the next token */
 };
 
 /* A zeroed one is empty. */

@@ -1,4 +1,4 @@
-/* How a request is refused: an HTTP status, and what OpenAI's error object says. */
+/* The error of a rejected request: an HTTP status, and the fields of OpenAI's error object. */
 #pragma once
 
 #include "rosatune.h"
@@ -18,7 +18,7 @@ __attribute__((format(printf, 5, 6)))
 #endif
 bool api_fail(struct api_error *error, unsigned status, const char *param, const char *code, const char *format, ...);
 
-/* The same of a request that the library refused. */
+/* The same, from an error of the library. */
 bool api_refuse(struct api_error *error, const char *param, const rosa_error *why);
 
 /* OpenAI's `type` of an error with this HTTP status. */

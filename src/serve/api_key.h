@@ -1,4 +1,4 @@
-/* The key that clients must show. */
+/* The API key that clients must send. */
 #pragma once
 
 #include "rosatune.h"
@@ -8,6 +8,6 @@
 /* The first line of a file, to be released with free(). A file without one is refused. */
 rosa_status api_key_load(const char *path, char **key, rosa_error *err);
 
-/* Whether the header "Authorization: Bearer KEY" has the key. How long this takes depends on the length of what is
- * given and not on how much of it is right. */
+/* Whether the header "Authorization: Bearer KEY" has the key. The time depends on the length of the given key, not on
+ * how many of its characters are correct. */
 bool api_key_fits(const char *key, const char *authorization);

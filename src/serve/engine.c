@@ -3,14 +3,14 @@
  *
  * One thread owns the decoder. In a turn every task that writes gets one token, and the tasks that still read share a
  * number of rows: a whole chunk if no task writes, else a quarter of it. So a long prompt delays the next token of an
- * answer by a part of a pass, and is itself never stopped. All of it is one call of the decoder, whose results do not
- * depend, bit for bit, on what is computed together: an answer does not depend on other requests. Tasks start and end
- * between turns.
+ * answer by a part of a pass, and is itself never stopped. A turn is one call of the decoder. Its results do not
+ * depend, bit for bit, on what is computed together, so an answer does not depend on other requests. Tasks start and
+ * end between turns.
  *
- * A task gets its slot before its sequence: what it continues may have to come from disk, which another thread reads
- * (session_disk.c) while the turns of the others go on.
+ * A task gets its slot before its sequence: the text that it continues may have to be loaded from disk, which another
+ * thread reads (session_disk.c) while the turns of the others go on.
  *
- * The lock is held while logits become text, since others look at the text, and never while the decoder computes.
+ * The lock is held while logits become text, since other threads read the text, and never while the decoder computes.
  */
 #include "serve/engine.h"
 
@@ -35,11 +35,11 @@ struct engine {
 	pthread_cond_t work, news;
 
 	/* Under the lock. */
-	struct serve_task **waiting; /* in the order of their coming */
+	struct serve_task **waiting; /* in the order of arrival */
 	uint64_t submitted;          /* requests so far */
 	size_t waiting_count, waiting_room;
-	size_t unanswered; /* requests whose answers are not yet sent */
-	size_t errands;    /* with slots, that are being done */
+	size_t unanswered;   /* requests whose answers are not yet sent */
+	size_t slot_actions; /* slot save and restore requests in progress */
 	struct engine_report report;
 	bool closed, aborted, ended;
 	struct serve_task **running; /* [parallel]; the thread works with them without the lock in a turn */
@@ -168,8 +168,8 @@ static size_t running_of(const engine *e, uint64_t number)
 	return count;
 }
 
-/* The next task: of the request that has the fewest running, and of those the one that came first. So a request of many
- * prompts does not keep the others waiting until it is done. */
+/* The next task: of the request with the fewest running tasks, and of several such requests the first. So a request
+ * with many prompts does not block the others until it is done. */
 static size_t next_waiting(const engine *e)
 {
 	size_t best = 0, fewest = SIZE_MAX;
@@ -352,14 +352,14 @@ static void erase_slot(engine *e, size_t slot, struct slot_result *result)
 }
 
 /* Puts a text that was loaded into a slot, if that is still idle. */
-static bool fill_slot(engine *e, size_t slot, struct disk_errand *errand, struct api_error *error)
+static bool fill_slot(engine *e, size_t slot, struct slot_transfer *transfer, struct api_error *error)
 {
 	if (!is_idle(e, slot, error)) {
-		sequence_free(errand->sequence);
-		session_free(&errand->session);
+		sequence_free(transfer->sequence);
+		session_free(&transfer->session);
 		return false;
 	}
-	e->last[slot] = sessions_restore(&e->sessions, &errand->session, errand->sequence);
+	e->last[slot] = sessions_restore(&e->sessions, &transfer->session, transfer->sequence);
 	pthread_cond_signal(&e->work); /* it may have to be written */
 	return e->last[slot] ||
 	       api_fail(error, 400, NULL, NULL, "the text does not fit into the server's memory for texts");
@@ -369,22 +369,22 @@ static bool fill_slot(engine *e, size_t slot, struct disk_errand *errand, struct
 static bool use_file(engine *e, const struct slot_request *request, struct slot_result *result, struct api_error *error)
 {
 	const bool saves = request->action == SLOT_SAVE;
-	struct disk_errand errand = {
+	struct slot_transfer transfer = {
 	    .name = request->name, .id = saves ? e->last[request->slot] : 0, .last = &e->last[request->slot]};
 
 	if (!e->sessions.folder)
 		return api_fail(error, 501, NULL, NULL, "the server keeps no files: start it with --sessions DIR");
-	if (saves && !errand.id)
+	if (saves && !transfer.id)
 		return api_fail(error, 400, NULL, NULL, "slot %zu has no text that can be saved", request->slot);
-	e->errands++;
-	session_disk_ask(&e->disk, &errand);
-	while (!errand.done)
+	e->slot_actions++;
+	session_disk_ask(&e->disk, &transfer);
+	while (!transfer.done)
 		engine_wait(e);
-	e->errands--;
-	result->tokens = errand.tokens;
-	result->bytes = errand.bytes;
-	*error = errand.error;
-	return !errand.error.status && (saves || fill_slot(e, request->slot, &errand, error));
+	e->slot_actions--;
+	result->tokens = transfer.tokens;
+	result->bytes = transfer.bytes;
+	*error = transfer.error;
+	return !transfer.error.status && (saves || fill_slot(e, request->slot, &transfer, error));
 }
 
 bool engine_slot_do(engine *e, const struct slot_request *request, struct slot_result *result, struct api_error *error)
@@ -569,7 +569,7 @@ void engine_close(engine *e)
 bool engine_busy(engine *e)
 {
 	pthread_mutex_lock(&e->lock);
-	const bool busy = e->unanswered || e->errands;
+	const bool busy = e->unanswered || e->slot_actions;
 
 	pthread_mutex_unlock(&e->lock);
 	return busy;

@@ -1,14 +1,14 @@
-/* The thread that owns the decoder, and takes turns between the tasks that others hand in. */
+/* The thread that owns the decoder, and processes the tasks that other threads submit, in turns. */
 #pragma once
 
 #include "serve/sessions.h"
 #include "serve/slot_request.h"
 
 struct engine_options {
-	size_t parallel; /* tasks that run at the same time */
-	size_t queue;    /* requests that may be there at the same time, running or waiting */
-	size_t sessions; /* kept in memory at most */
-	uint64_t memory; /* bytes of all sequences, running and kept */
+	size_t parallel;                             /* tasks that run at the same time */
+	size_t queue;                                /* maximum number of requests, running or waiting */
+	size_t sessions;                             /* maximum number in memory */
+	uint64_t memory;                             /* bytes of all sequences, running and kept */
 	const struct session_folder_options *folder; /* for kept ones on disk; NULL: none */
 };
 
@@ -17,14 +17,14 @@ typedef struct engine engine;
 /* `model` must outlive the engine. */
 rosa_status engine_new(const struct served *model, const struct engine_options *options, engine **made,
 		       rosa_error *err);
-/* No task may be left. What is kept is written to disk, where there is a folder for it. Safe on NULL. */
+/* No task may be left. Cached texts are written to disk, if there is a folder for them. Safe on NULL. */
 void engine_free(engine *engine);
 
-/* Hands in the tasks of one request. Refused (429) when there are too many, or (503) when the engine ends. */
+/* Submits the tasks of one request. Fails with 429 if there are too many, or 503 if the engine is ending. */
 bool engine_submit(engine *engine, struct serve_task **tasks, size_t count, struct api_error *error);
 
-/* The engine's lock guards what others look at in a task. engine_wait releases it until there may be news, at most for
- * a quarter of a second. */
+/* The engine's lock guards the fields of a task that other threads read. engine_wait releases it until something may
+ * have changed, for at most a quarter of a second. */
 void engine_lock(engine *engine);
 void engine_unlock(engine *engine);
 void engine_wait(engine *engine);
@@ -45,14 +45,14 @@ struct slot_result {
 bool engine_slot_do(engine *engine, const struct slot_request *request, struct slot_result *result,
 		    struct api_error *error);
 
-/* From now on nothing is taken in. */
+/* From now on no new requests are accepted. */
 void engine_close(engine *engine);
-/* Whether a request is there, or an answer is still being sent. */
+/* Whether there is a request, or an answer is still being sent. */
 bool engine_busy(engine *engine);
 /* Ends all tasks at once, with an error. */
 void engine_abort(engine *engine);
 
-/* What it has done and is doing. */
+/* The totals and the current state of the engine. */
 struct engine_slot {
 	bool busy;
 	size_t prompt, cached, read, made; /* tokens */

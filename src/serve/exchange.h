@@ -1,4 +1,4 @@
-/* A request and what is answered to it, without the transport. */
+/* A request and its answer, without the transport. */
 #pragma once
 
 #include "base/json_text.h"
@@ -27,7 +27,7 @@ bool exchange_new(const struct served *model, enum request_kind kind, const char
 		  struct exchange *exchange, struct api_error *error);
 void exchange_free(struct exchange *exchange); /* safe on a zeroed one; the engine no longer uses the tasks */
 
-/* What follows looks at the tasks: the engine's lock is held. */
+/* The following functions read the tasks: the caller holds the engine's lock. */
 
 /* Whether all tasks are over. */
 bool exchange_over(const struct exchange *exchange);

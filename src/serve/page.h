@@ -1,4 +1,4 @@
-/* The page: files that the program carries along (src/serve/page/). */
+/* The web page: files embedded in the program (src/serve/page/). */
 #pragma once
 
 #include <stddef.h>

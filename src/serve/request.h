@@ -1,4 +1,4 @@
-/* What a client asks for: the JSON of OpenAI's API, checked, as plain numbers and strings. */
+/* A parsed request: the JSON of OpenAI's API, validated, as plain numbers and strings. */
 #pragma once
 
 #include "model/conversation.h"
@@ -14,7 +14,7 @@ enum request_kind {
 
 #define REQUEST_PROMPTS 256 /* at most */
 #define REQUEST_STOPS   32
-#define REQUEST_TOP     20 /* likeliest tokens that are told beside the one chosen */
+#define REQUEST_TOP     20 /* likeliest tokens reported besides the chosen one, at most */
 
 /* A prompt: text, or token ids. */
 struct prompt {
@@ -40,14 +40,14 @@ struct request {
 	size_t top;        /* and those of so many likeliest tokens */
 	bool stream;       /* by server-sent events */
 	bool stream_usage; /* with the usage at the end */
-	bool places;       /* where the answer's tokens looked is told */
+	bool places;       /* report the places that were read for each token of the answer */
 	bool silent;       /* memory is off: neither adapter nor pointer read anything */
-	bool progress;     /* a stream tells how much of the prompt was read */
+	bool progress;     /* a stream reports how much of the prompt was read */
 };
 
-/* What a request that does not say otherwise gets. */
+/* Defaults for fields that a request does not set. */
 struct request_defaults {
-	struct generation_config sampling; /* the advice of the model's makers */
+	struct generation_config sampling; /* the model's own settings */
 	size_t chat_tokens;                /* most tokens of an answer in a chat; of a completion it is 16 */
 };
 

@@ -12,7 +12,7 @@ struct likely_token {
 
 struct token_score {
 	uint32_t id;
-	bool known; /* false: the first token of a text, which nothing predicts */
+	bool known; /* false: the first token of a text, which has no prediction */
 	double logprob;
 	size_t offset; /* characters of the text before it */
 };

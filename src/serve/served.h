@@ -1,5 +1,5 @@
-/* The model that is served, with all that reading and answering takes. Nothing in it changes while requests run but
- * what the decoder keeps, which one thread uses. */
+/* The model that is served, with everything that tasks need. It does not change while requests run, except the
+ * decoder's own memory, which a single thread uses. */
 #pragma once
 
 #include "model/chat.h"
@@ -9,7 +9,7 @@
 
 struct served {
 	const char *name; /* for clients */
-	const char *path; /* for people */
+	const char *path; /* for messages */
 	const struct model_config *config;
 	struct decoder_options options; /* its chunk is not 0 */
 	decoder *decoder;

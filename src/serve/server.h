@@ -6,9 +6,9 @@
 struct server_options {
 	const char *host; /* a name or an address */
 	uint16_t port;    /* 0: any that is free */
-	const char *key;  /* NULL: none is asked for */
+	const char *key;  /* NULL: none is required */
 	size_t body;      /* most bytes of a request's body */
-	unsigned timeout; /* seconds that a client may be silent, and that a header may take */
+	unsigned timeout; /* seconds that a client may be idle, and that a header may take */
 };
 
 typedef struct server server;
@@ -17,7 +17,7 @@ typedef struct server server;
 rosa_status server_new(const struct served *model, engine *engine, const struct server_options *options, server **made,
 		       rosa_error *err);
 uint16_t server_port(const server *server);
-/* Ends connections whose header has not come in time. To be called now and then. */
+/* Closes connections whose header has not arrived in time. Call it regularly. */
 void server_tend(server *server);
 /* Takes no new connections. */
 void server_close(server *server);

@@ -23,85 +23,86 @@ static int stopped(void *context)
 	struct session_disk *disk = context;
 
 	pthread_mutex_lock(disk->lock);
-	const bool yes = (disk->sessions->hurry || disk->errands) && !disk->pressing && !disk->ended;
+	const bool yes = (disk->sessions->hurry || disk->transfers) && !disk->pressing && !disk->ended;
 
 	pthread_mutex_unlock(disk->lock);
 	return yes;
 }
 
-/* ------------------------------------------------------------------------------------------------------- errands -- */
+/* ------------------------------------------------------------------------------------------------------- transfers --
+ */
 
-static void finish(struct session_disk *disk, struct disk_errand *errand)
+static void finish(struct session_disk *disk, struct slot_transfer *transfer)
 {
-	disk->errands = errand->next;
-	errand->done = true;
+	disk->transfers = transfer->next;
+	transfer->done = true;
 	pthread_cond_broadcast(disk->news);
 }
 
-static void refuse(struct session_disk *disk, struct disk_errand *errand, unsigned status, const char *code,
+static void refuse(struct session_disk *disk, struct slot_transfer *transfer, unsigned status, const char *code,
 		   const char *why)
 {
-	api_fail(&errand->error, status, NULL, code, "%s", why);
-	finish(disk, errand);
+	api_fail(&transfer->error, status, NULL, code, "%s", why);
+	finish(disk, transfer);
 }
 
-/* The work for the first errand. False: there is none yet, or the errand is over. */
-static bool begin_errand(struct session_disk *disk, struct session_job *job)
+/* The work for the first transfer. False: there is none yet, or the transfer is over. */
+static bool begin_transfer(struct session_disk *disk, struct session_job *job)
 {
-	struct disk_errand *errand = disk->errands;
-	struct kept *kept = sessions_find(disk->sessions, errand->id);
+	struct slot_transfer *transfer = disk->transfers;
+	struct kept *kept = sessions_find(disk->sessions, transfer->id);
 	rosa_error why;
 
-	if (!errand->id) {
+	if (!transfer->id) {
 		*job = (struct session_job){0};
-		memcpy(job->name, errand->name, strlen(errand->name) + 1);
+		memcpy(job->name, transfer->name, strlen(transfer->name) + 1);
 		return true;
 	}
-	if (*errand->last != errand->id) { /* other errands may have been done before this one */
-		refuse(disk, errand, 409, "slot_busy", "the slot has been used meanwhile; try again later");
+	if (*transfer->last != transfer->id) { /* other transfers may have been done before this one */
+		refuse(disk, transfer, 409, "slot_busy", "the slot has been used meanwhile; try again later");
 		return false;
 	}
 	if (!kept || kept->doomed || !sessions_can_save(kept)) {
-		refuse(disk, errand, 400, NULL, "the slot has no text that can be saved");
+		refuse(disk, transfer, 400, NULL, "the slot has no text that can be saved");
 		return false;
 	}
 	if (!kept->sequence && sessions_failed(disk->sessions, kept)) {
-		kept->failed = 0; /* the next errand tries again */
-		refuse(disk, errand, 500, NULL, "the slot's text could not be loaded; try again later");
+		kept->failed = 0; /* the next transfer tries again */
+		refuse(disk, transfer, 500, NULL, "the slot's text could not be loaded; try again later");
 		return false;
 	}
-	if (!kept->sequence) { /* load it first; the errand is tried again then */
+	if (!kept->sequence) { /* load it first; the transfer is tried again then */
 		kept->wanted = true;
 		return false;
 	}
 	uint64_t bytes;
 
-	if (session_folder_admit(disk->sessions->folder, errand->name, kept->sequence, &bytes, &why) != ROSA_OK) {
-		refuse(disk, errand, 507, NULL, why.message);
+	if (session_folder_admit(disk->sessions->folder, transfer->name, kept->sequence, &bytes, &why) != ROSA_OK) {
+		refuse(disk, transfer, 507, NULL, why.message);
 		return false;
 	}
-	*job = sessions_save_job(disk->sessions, kept, errand->name);
+	*job = sessions_save_job(disk->sessions, kept, transfer->name);
 	job->bytes = bytes;
 	return true;
 }
 
-static void end_errand(struct session_disk *disk, const struct session_job *job, uint64_t before)
+static void end_transfer(struct session_disk *disk, const struct session_job *job, uint64_t before)
 {
-	struct disk_errand *errand = disk->errands;
+	struct slot_transfer *transfer = disk->transfers;
 
-	errand->bytes = job->bytes;
+	transfer->bytes = job->bytes;
 	if (job->saves) {
 		session_folder_resized(disk->sessions->folder, before, job->bytes);
-		errand->tokens = job->tokens.count - 1;
+		transfer->tokens = job->tokens.count - 1;
 	} else if (job->status == ROSA_OK) {
-		errand->session = job->session;
-		errand->sequence = job->sequence;
-		errand->tokens = sequence_steps(job->sequence);
+		transfer->session = job->session;
+		transfer->sequence = job->sequence;
+		transfer->tokens = sequence_steps(job->sequence);
 	}
 	if (job->status != ROSA_OK)
-		api_fail(&errand->error, job->saves || job->status == ROSA_ENOMEM ? 500 : 400,
+		api_fail(&transfer->error, job->saves || job->status == ROSA_ENOMEM ? 500 : 400,
 			 job->saves ? NULL : "filename", NULL, "%s", job->error.message);
-	finish(disk, errand);
+	finish(disk, transfer);
 }
 
 /* ---------------------------------------------------------------------------------------------------- the thread -- */
@@ -114,12 +115,12 @@ static bool next_job(struct session_disk *disk, struct session_job *job)
 	if (!sessions_unsaved(disk->sessions))
 		disk->saved = now;
 	disk->pressing = now - disk->saved > SAVE_SECONDS;
-	while (disk->errands) {
-		struct disk_errand *errand = disk->errands;
+	while (disk->transfers) {
+		struct slot_transfer *transfer = disk->transfers;
 
-		if (begin_errand(disk, job))
+		if (begin_transfer(disk, job))
 			return true;
-		if (disk->errands == errand)
+		if (disk->transfers == transfer)
 			break;
 	}
 	if (disk->time || disk->pressing || disk->ended)
@@ -133,14 +134,14 @@ static bool next_job(struct session_disk *disk, struct session_job *job)
 static void do_job(struct session_disk *disk, struct session_job *job)
 {
 	const struct file_hooks hooks = {.cancelled = stopped, .context = disk};
-	const bool errand = !job->number;
+	const bool transfer = !job->number;
 	const uint64_t before = job->bytes;
 
 	pthread_mutex_unlock(disk->lock);
-	session_job_do(disk->sessions->folder, job, errand ? NULL : &hooks);
+	session_job_do(disk->sessions->folder, job, transfer ? NULL : &hooks);
 	pthread_mutex_lock(disk->lock);
-	if (errand)
-		end_errand(disk, job, before);
+	if (transfer)
+		end_transfer(disk, job, before);
 	sessions_job_done(disk->sessions, job);
 	if (job->saves && job->status != ROSA_ECANCELLED)
 		disk->saved = clock_now();
@@ -205,12 +206,12 @@ void session_disk_tell(struct session_disk *disk, bool time)
 		pthread_cond_signal(&disk->mine);
 }
 
-void session_disk_ask(struct session_disk *disk, struct disk_errand *errand)
+void session_disk_ask(struct session_disk *disk, struct slot_transfer *transfer)
 {
-	struct disk_errand **end = &disk->errands;
+	struct slot_transfer **end = &disk->transfers;
 
 	while (*end)
 		end = &(*end)->next;
-	*end = errand;
+	*end = transfer;
 	pthread_cond_signal(&disk->mine);
 }

@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-/* A request to save a session under a name, or to load it from there. The thread that hands it in waits for it. */
-struct disk_errand {
+/* A request to save the session of a slot in a file, or to load it. The thread that submits it waits for it. */
+struct slot_transfer {
 	const char *name;
 	uint64_t id;          /* of the session to save; 0: the file is loaded */
 	const uint64_t *last; /* when saving: *last equals id as long as the slot has not been used again */
@@ -17,7 +17,7 @@ struct disk_errand {
 	uint64_t bytes;         /* of the file */
 	struct session session; /* loaded */
 	sequence *sequence;     /* likewise */
-	struct disk_errand *next;
+	struct slot_transfer *next;
 };
 
 struct session_disk {
@@ -26,8 +26,8 @@ struct session_disk {
 	pthread_cond_t *work, *news; /* the engine's, for its own thread and for those of clients */
 	pthread_cond_t mine;         /* this thread's */
 	pthread_t thread;
-	struct disk_errand *errands; /* in the order of arrival */
-	double saved;                /* the last time that something was written, or that nothing was left to write */
+	struct slot_transfer *transfers; /* in the order of arrival */
+	double saved; /* the last time that something was written, or that there was nothing to write */
 	bool started, ended;
 	bool time;     /* the engine is idle */
 	bool pressing; /* the session being written has waited so long that writing is not interrupted */
@@ -36,10 +36,10 @@ struct session_disk {
 /* The sessions have a folder. The lock is not held. */
 rosa_status session_disk_start(struct session_disk *disk, struct sessions *sessions, pthread_mutex_t *lock,
 			       pthread_cond_t *work, pthread_cond_t *news, rosa_error *err);
-/* Writes all that is left and ends. Safe on one that was not started. The lock is not held. */
+/* Writes all remaining sessions and ends. Safe on one that was not started. The lock is not held. */
 void session_disk_end(struct session_disk *disk);
 
 /* Called by the engine after each turn: `time` says whether it is idle, so that there is time to write. */
 void session_disk_tell(struct session_disk *disk, bool time);
-/* Hands in an errand. */
-void session_disk_ask(struct session_disk *disk, struct disk_errand *errand);
+/* Submits a transfer. */
+void session_disk_ask(struct session_disk *disk, struct slot_transfer *transfer);

@@ -1,4 +1,4 @@
-/* The folder in which kept texts outlive the server: names, sizes and files, one text in each. */
+/* The folder that stores cached texts for later servers: names, sizes and files, one text in each. */
 #pragma once
 
 #include "model/session.h"
@@ -26,16 +26,16 @@ struct session_file {
 
 typedef struct session_folder session_folder;
 
-/* Makes the folder if it is missing. One that another server uses is refused. `options` is copied, but not the strings;
- * `decoder` must outlive the folder. */
+/* Makes the folder if it is missing. One that another server uses is an error. `options` is copied, but not the
+ * strings; `decoder` must outlive the folder. */
 rosa_status session_folder_open(const struct session_folder_options *options, decoder *decoder, session_folder **made,
 				rosa_error *err);
 void session_folder_close(session_folder *folder); /* safe on NULL */
-/* Bytes for the files of kept texts: what those with names of their own leave. */
+/* Bytes for the files of cached texts: the limit minus the files that clients saved under a name. */
 uint64_t session_folder_limit(const session_folder *folder);
 void session_folder_tell(const session_folder *folder, const char *message);
 
-/* The texts that are there, the one used last at the end. What is damaged, or of another model, is told. */
+/* The texts that are there, the one used last at the end. Damaged files and those of another model are reported. */
 rosa_status session_folder_list(session_folder *folder, struct session_file **files, size_t *count, rosa_error *err);
 
 /* A number that no file has, and the name of the file with a number. */
@@ -53,8 +53,8 @@ rosa_status session_folder_save(const session_folder *folder, const char *name, 
 rosa_status session_folder_load(const session_folder *folder, const char *name, struct session *session,
 				sequence **made, uint64_t *bytes, rosa_error *err);
 
-/* Files with names of their own are never dropped. A text that may not fit beside the others of that kind is refused;
- * else *bytes is what the file with this name has now, to be told when it has been written. */
+/* Files that clients saved under a name are never dropped. Fails if the text may not fit together with the others of
+ * that kind; else *bytes is the present size of the file with this name, to be passed on when it has been written. */
 rosa_status session_folder_admit(const session_folder *folder, const char *name, const sequence *sequence,
 				 uint64_t *bytes, rosa_error *err);
 void session_folder_resized(session_folder *folder, uint64_t before, uint64_t after);

@@ -1,13 +1,13 @@
 /*
- * Kept sessions.
+ * The prompt cache: sessions, that is, decoder states of texts that were read.
  *
- * A prompt is compared with the tokens of every session. Where it goes on from all of them, as the next turn of a
- * conversation does, the session is taken over: nothing is copied, and it comes back with the answer. Where it leaves
- * them earlier, as a second conversation with the same instructions or another try at an answer does, a copy is cut at
- * that place and the session stays. A sequence with a window cannot go back far, so for models with one a copy is kept
- * where the answer begins as well (sessions_remember).
+ * A prompt is compared with the tokens of every session. If it continues all of them, as the next turn of a
+ * conversation does, its task takes the session over without a copy, and returns it with the answer. If it differs
+ * earlier, as a second conversation with the same instructions or another try at an answer does, the task gets a copy
+ * truncated at that place, and the session stays. A sequence with a window cannot be rewound far, so for models with
+ * one a copy is also kept where the answer begins (sessions_remember).
  *
- * A session is dropped when a longer one contains it, that is, when it could be made by cutting the longer one. When
+ * A session is dropped when a longer one contains it, that is, when it could be made by truncating the longer one. When
  * memory runs short, the least recently used sessions are dropped first.
  *
  * With a folder, every session is also written to disk. One that is evicted from memory is loaded again when a prompt
@@ -15,9 +15,9 @@
  * that at every moment the disk has the conversation before the current turn or after it.
  *
  * Files are written and read by a separate thread (session_disk.c). While that thread works on a session, the session
- * is `busy`: copies may be cut from it, since that does not change it, but a task that wants to take it over waits. A
- * session that is to be evicted before it has been written is `leaving`: it stays in memory, outside the limit, until
- * it has been written.
+ * is `busy`: copies may be made from it, since that does not change it, but a task that wants to take it over waits. A
+ * session selected for eviction that has not been written yet is marked `leaving`: it stays in memory, outside the
+ * limit, until it has been written.
  */
 #include "serve/sessions.h"
 

@@ -1,5 +1,5 @@
-/* Texts that were read are kept, so that a prompt with the same beginning need not be read again: in memory and, if
- * there is a folder, on disk. The caller holds the engine's lock unless said otherwise. */
+/* The prompt cache: texts that were read, so that a prompt with the same prefix need not be read again, in memory and,
+ * if there is a folder, on disk. The caller holds the engine's lock unless noted. */
 #pragma once
 
 #include "serve/session_folder.h"
@@ -9,8 +9,8 @@ struct kept {
 	uint64_t id;          /* unique while the server runs */
 	struct tokens tokens; /* all read by the sequence; if `followed`, ids[count] is the next token */
 	bool followed;
-	bool silent;        /* read with the adapter off; such a text is not saved */
-	size_t floor;       /* the sequence can go back to any number of tokens from here on */
+	bool silent;        /* read with memory off; such a text is not saved */
+	size_t floor;       /* the sequence can be rewound to any number of tokens from this on */
 	sequence *sequence; /* NULL: it is on disk only */
 	pointer_past *past; /* NULL: none */
 	uint64_t bytes;     /* of memory */
@@ -22,7 +22,7 @@ struct kept {
 	bool busy;       /* being written or loaded: it may be read but not changed */
 	bool wanted;     /* a task waits for it to be loaded */
 	bool leaving;    /* to be evicted from memory once it is written */
-	bool doomed;     /* to be dropped once it is no longer busy */
+	bool doomed;     /* to be dropped when it is no longer busy */
 	uint64_t failed; /* when it could not be loaded, by the clock of `used`; 0: never */
 };
 
@@ -36,7 +36,7 @@ struct sessions {
 	uint64_t bytes, memory;
 	uint64_t leaving;    /* bytes */
 	uint64_t file_bytes; /* of all files */
-	uint64_t changes;    /* sessions added, dropped or deprived of their file so far */
+	uint64_t changes;    /* count of sessions added, dropped or whose file was removed */
 	bool hurry;          /* a task waits for a session that is busy or must be loaded */
 	uint64_t clock;
 	session_folder *folder; /* NULL: none */
@@ -47,7 +47,7 @@ rosa_status sessions_recall(struct sessions *sessions, session_folder *folder, r
 
 /* The session that saves most: it has read `steps` of the first `count` tokens; 0: none is usable. A session that has
  * to be loaded must save more time than loading takes, and its loading must not have just failed. Sessions read with
- * the adapter off serve requests with the adapter off, and only these. */
+ * memory off serve only requests with memory off, which use no others. */
 struct session_choice {
 	size_t index, steps;
 };
@@ -59,7 +59,7 @@ rosa_status sessions_lend(struct sessions *sessions, struct serve_task *task, ro
 /* Takes what a task has read. What does not fit is dropped, the oldest first. Returns the id of the session that has
  * the text now, or 0. */
 uint64_t sessions_keep(struct sessions *sessions, struct serve_task *task);
-/* Keeps a copy of what a task has read so far, if there is memory and no other session could be cut to it. */
+/* Keeps a copy of what a task has read so far, if there is memory and no other session could be truncated to it. */
 void sessions_remember(struct sessions *sessions, struct serve_task *task);
 /* Evicts the oldest sessions until those in memory take at most `bytes` and are at most `most`. Those not yet on disk
  * become `leaving`. */
@@ -74,7 +74,7 @@ void sessions_erase(struct sessions *sessions, struct kept *kept, const uint64_t
 /* Takes a session that was loaded, and its sequence; returns its id, or 0 if it could not be kept. */
 uint64_t sessions_restore(struct sessions *sessions, struct session *session, sequence *sequence);
 
-/* Whether a session can be saved at all: not if it was read with an adapter that was off, or its file is damaged. */
+/* Whether a session can be saved at all: not if it was read with memory off, or its file is damaged. */
 bool sessions_can_save(const struct kept *kept);
 /* Whether loading it has just failed, so that another attempt now would fail too. */
 bool sessions_failed(const struct sessions *sessions, const struct kept *kept);

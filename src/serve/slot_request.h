@@ -1,4 +1,4 @@
-/* What a client asks to be done with the text of a slot: POST /slots/ID?action=ACTION. */
+/* A parsed slot request: POST /slots/ID?action=ACTION. */
 #pragma once
 
 #include "serve/api_error.h"
@@ -13,6 +13,6 @@ struct slot_request {
 	char name[SLOT_NAME + 1]; /* of a file in the folder of sessions; empty: to erase */
 };
 
-/* `slot` is the rest of the path, `action` may be NULL. The body of an erasure is not looked at. */
+/* `slot` is the rest of the path, `action` may be NULL. The body of an erase request is ignored. */
 bool slot_request_parse(const char *slot, const char *action, const char *body, size_t size, size_t slots,
 			struct slot_request *request, struct api_error *error);

@@ -32,7 +32,7 @@ struct row {
 struct source {
 	struct tokens_file *files;
 	size_t count;
-	struct row text, talks;
+	struct row text, conversations;
 	uint64_t text_samples, samples;
 };
 
@@ -112,7 +112,7 @@ static void count_cut(struct dataset *dataset, const struct tokens_file *file)
 		if (file->starts[i + 1] - file->starts[i] <= dataset->length + 1)
 			continue;
 		dataset->facts.cut++;
-		dataset->facts.silent += !any_counts(file, file->starts[i] + 1, dataset->length);
+		dataset->facts.no_answer += !any_counts(file, file->starts[i] + 1, dataset->length);
 	}
 }
 
@@ -135,7 +135,7 @@ static rosa_status admit(struct dataset *dataset, const struct tokens_file *file
 	if (file->counts)
 		count_cut(dataset, file);
 	else
-		facts->unmarked = file->path;
+		facts->no_mask = file->path;
 	return ROSA_OK;
 }
 
@@ -145,7 +145,7 @@ static rosa_status open_shards(struct dataset *dataset, struct source *source, c
 	rosa_status status = ROSA_OK;
 
 	source->files = calloc(names->count, sizeof(*source->files));
-	if (!source->files || !row_make(&source->text, names->count) || !row_make(&source->talks, names->count))
+	if (!source->files || !row_make(&source->text, names->count) || !row_make(&source->conversations, names->count))
 		return no_memory(names->all[0], err);
 	for (size_t i = 0; i < names->count && !status; i++) {
 		struct tokens_file *file = &source->files[i];
@@ -154,7 +154,7 @@ static rosa_status open_shards(struct dataset *dataset, struct source *source, c
 			break;
 		source->count++;
 		status = admit(dataset, file, err);
-		row_add(file->counts ? &source->talks : &source->text, file,
+		row_add(file->counts ? &source->conversations : &source->text, file,
 			file->counts ? file->documents : file->tokens);
 	}
 	return status;
@@ -173,7 +173,7 @@ static rosa_status open_source(struct dataset *dataset, struct source *source, c
 		return status;
 	tokens = row_all(&source->text);
 	source->text_samples = tokens ? (tokens - 1 + dataset->length - 1) / dataset->length : 0;
-	source->samples = source->text_samples + row_all(&source->talks);
+	source->samples = source->text_samples + row_all(&source->conversations);
 	dataset->facts.samples += source->samples;
 	if (source->samples == 0)
 		return rosa_fail(err, ROSA_EINVAL, "%s: has one token, and nothing to learn from", path);
@@ -186,7 +186,7 @@ static void close_source(struct source *source)
 		tokens_file_close(&source->files[i]);
 	free(source->files);
 	row_free(&source->text);
-	row_free(&source->talks);
+	row_free(&source->conversations);
 }
 
 /* ------------------------------------------------------------------------------------------------------- dataset -- */
@@ -239,7 +239,7 @@ rosa_status dataset_open(const struct dataset_source *sources, size_t count, siz
 		dataset->count++;
 		status = open_source(dataset, &dataset->sources[i], sources[i].path, err);
 	}
-	if (!status && dataset->facts.silent == dataset->facts.samples)
+	if (!status && dataset->facts.no_answer == dataset->facts.samples)
 		status = rosa_fail(err, ROSA_EINVAL,
 				   "%s: not one answer of its conversations begins within %zu tokens; give a larger "
 				   "length",
@@ -322,9 +322,9 @@ static struct span span_of(const struct source *source, size_t length, uint64_t 
 
 	if (sample >= source->text_samples) {
 		sample -= source->text_samples;
-		shard = row_find(&source->talks, sample);
-		document = sample - source->talks.items[shard];
-		span.file = source->talks.files[shard];
+		shard = row_find(&source->conversations, sample);
+		document = sample - source->conversations.items[shard];
+		span.file = source->conversations.files[shard];
 		span.first = span.file->starts[document];
 		end = span.file->starts[document + 1];
 	}

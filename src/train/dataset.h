@@ -18,24 +18,23 @@ typedef struct dataset dataset;
  * has its own epochs, and among the first n samples, for any n, the share of each is that of its weight to within one
  * sample (for up to 4 sources; half a sample more for every doubling of their number).
  *
- * Refused are shards of different tokenizers, weights for some sources only, and conversations so long that no sample
+ * Errors are shards of different tokenizers, weights for some sources only, and conversations so long that no sample
  * would have an answer. */
 rosa_status dataset_open(const struct dataset_source *sources, size_t count, size_t length, uint64_t seed,
 			 dataset **made, rosa_error *err);
 void dataset_free(dataset *dataset); /* safe on NULL */
 
-/* What is known of all shards together. */
+/* Facts about all shards together. */
 struct dataset_facts {
 	size_t vocabulary;
-	uint64_t tokenizer; /* fingerprint: see tokens_fingerprint */
-	uint64_t samples;   /* of one epoch */
-	uint64_t tokens;    /* in all shards */
-	uint64_t cut;       /* conversations that are longer than a sample */
-	uint64_t silent;    /* of these, those whose answers are all cut off */
-	uint64_t checksum;  /* of all shards in their order, from the checksums in their headers */
-	uint64_t changed;   /* when one of them was last written, in nanoseconds */
-	const char
-	    *unmarked; /* the path of a shard without marks of answers, in which all counts; NULL: there is none */
+	uint64_t tokenizer;  /* fingerprint: see tokens_fingerprint */
+	uint64_t samples;    /* of one epoch */
+	uint64_t tokens;     /* in all shards */
+	uint64_t cut;        /* conversations that are longer than a sample */
+	uint64_t no_answer;  /* of these, those truncated before their first answer token */
+	uint64_t checksum;   /* of all shards in their order, from the checksums in their headers */
+	uint64_t changed;    /* when one of them was last written, in nanoseconds */
+	const char *no_mask; /* the path of a shard that has no answer mask, so that every token counts; NULL: none */
 };
 
 const struct dataset_facts *dataset_facts(const dataset *dataset);

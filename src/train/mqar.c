@@ -40,7 +40,7 @@ struct mqar_words mqar_words(const struct mqar *task)
 	if (!words.names && task->vocabulary)
 		words.names = task->rename ? (task->vocabulary - 1) / 3 : task->vocabulary / 2 - 1;
 	words.first_value = 1 + kinds * words.names;
-	/* more than enough is enough: the product must not run over */
+	/* stop once the product is large enough, so that it cannot overflow */
 	for (words.keys = words.names, i = 1; i < task->name_tokens && words.keys < UINT32_MAX; i++)
 		words.keys *= words.names;
 	words.context = words.slot * task->pairs;
@@ -155,7 +155,7 @@ static void race(const struct example *e, float *times)
 	}
 }
 
-/* The next to arrive, which does not arrive again. */
+/* Returns the place with the smallest arrival time, and removes it. */
 static size_t arrive(size_t places, float *times)
 {
 	size_t first = 0;

@@ -133,7 +133,7 @@ static bool has_adapter(const struct mqar_setup *setup, size_t layer)
 	return !setup->adapters || setup->adapters >> layer & 1;
 }
 
-/* Layers that shall have no adapter have one that reads zeros and does not learn. */
+/* Layers without ROSA get an adapter whose output is zero and whose parameters are frozen. */
 static void silence_adapters(mqar_trainer *t)
 {
 	char name[64];

@@ -96,14 +96,14 @@ void mqar_watch_batch(void *context, const struct network_view *view)
 	}
 }
 
-/* Different symbols, the mean over routes. */
+/* Different symbols, the mean over routes. A model narrower than a symbol has no routes; it can use `tokens` alone. */
 static double symbols(const struct mqar_watch *watch, const uint64_t *seen)
 {
 	uint64_t count = 0;
 
 	for (size_t i = 0; i < watch->routes * words_of(watch->bits); i++)
 		count += (uint64_t)__builtin_popcountll(seen[i]);
-	return watch->routes ? (double)count / (double)watch->routes : 0; /* ids need none, however narrow the model */
+	return watch->routes ? (double)count / (double)watch->routes : 0;
 }
 
 void mqar_watch_layer(const struct mqar_watch *watch, size_t layer, struct mqar_layer *report)

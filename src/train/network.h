@@ -8,9 +8,9 @@
 
 struct network_options {
 	bool rosa;                      /* with adapters */
-	struct adapter_options adapter; /* of which window, sinks and global layers count without adapters as well */
-	bool recompute; /* keep only the input of each layer, and compute the rest again in the backward pass */
-	uint64_t seed;  /* of what starts at random */
+	struct adapter_options adapter; /* window, sinks and first_global_layers also apply without adapters */
+	bool recompute; /* keep only the input of each layer, and recompute the rest in the backward pass */
+	uint64_t seed;  /* of the initial random weights */
 };
 
 /* With adapters that have the default options, and recomputation. */

@@ -44,7 +44,7 @@ struct layer_tape {
 	struct lookup lookup;      /* of the source `own` */
 };
 
-/* The head of tokens seen (network_seen.c). */
+/* The seen-token head (network_seen.c). */
 struct network_seen {
 	size_t rank; /* 0: there is none */
 	struct weight table, gate, query, key;
@@ -158,7 +158,7 @@ void network_clear_sums(network *network);
 
 /* ------------------------------------------------------------------------------------------------- tokens seen -- */
 
-/* All of these do nothing where there is no head of tokens seen. */
+/* All of these do nothing where there is no seen-token head. */
 rosa_status network_seen_new(network *network, rosa_error *err);
 /* The rates of what its parameters multiply hidden states with, once all are there. */
 rosa_status network_seen_pace(network *network, rosa_error *err);

@@ -30,7 +30,8 @@ static rosa_status check(const network *n, const struct batch *batch, rosa_error
 	return ROSA_OK;
 }
 
-/* Before the first layer: the embeddings, and what tokens find. `reads`: what the adapters read. */
+/* Before the first layer: computes the embeddings, and looks up the sources that depend only on token ids. `reads`:
+ * what the adapters read. */
 static rosa_status begin(network *n, const struct batch *batch, enum past_reads reads, rosa_error *err)
 {
 	n->numbers = batch->numbers;

@@ -1,5 +1,5 @@
 /*
- * The head of tokens seen (model/decoder_seen.c), over whole sequences: forward and backward.
+ * The seen-token head (model/decoder_seen.c), over whole sequences: forward and backward.
  *
  * The tokens that any sequence of the batch can have seen are listed once. Their rows e of the output head and their
  * keys K = e key^T are made once, too. For some rows of h at a time, as logits are,

@@ -1,10 +1,10 @@
 /*
  * The sources of a network's adapters, over whole sequences.
  *
- * What tokens find (`tokens`, `embeddings`) is looked up before the first layer runs. The q and k of `layer N` are
- * looked up when layer N has made them. They are kept apart from the tapes: the layers above read them again in the
- * backward pass, when a tape that all layers share has been overwritten. Their gradients are summed over the layers
- * that read them, and projected when the backward pass reaches layer N.
+ * The sources `tokens` and `embeddings` depend only on token ids and are looked up before the first layer runs. The q
+ * and k of `layer N` are looked up when layer N has computed them. They are not kept in the tapes: the layers above
+ * read them again in the backward pass, when a tape that all layers share has been overwritten. Their gradients are
+ * summed over the layers that read them, and projected when the backward pass reaches layer N.
  */
 #include "train/network_parts.h"
 
@@ -168,7 +168,7 @@ rosa_status network_find_tokens(network *n, const uint32_t *tokens, rosa_error *
 			for (size_t t = 0; t < rows; t++)
 				symbol_set(source->symbols, bits, t, tokens[t]);
 		} else if (source->is.kind == SOURCE_EMBEDDINGS) {
-			/* embeddings that learn change their symbols */
+			/* the embeddings are being trained, so their symbols must be recomputed */
 			if (n->parameters.all[n->embedding.index].trained)
 				token_symbols_forget(&n->token_symbols);
 			for (size_t b = 0; b < n->count; b++)
@@ -230,7 +230,7 @@ size_t network_sources_of(const network *n, size_t number, const struct layer_ta
 
 		if (!adapter_source_links(&n->options.adapter, i, number))
 			continue;
-		/* a layer whose q and k others read has no further ones */
+		/* a layer that provides the q and k of a shared source has no `own` source besides */
 		if (source->is.kind == SOURCE_OWN && network_layer_source(n, number))
 			source = network_layer_source(n, number);
 		from[count] = (struct rosa_source){.lookup = &source->lookup};

@@ -3,12 +3,13 @@
  *
  * The loss of a position is ln(1 + sum a_i) - ln(p + sum over hits a_i), and every ln a_i is linear in the variables,
  * so the gradient is a difference of two shares: that of link i in the whole mixture, and that in the probability of
- * the token that came. The table of tokens seen changes p to p_0, and the gradient of -ln p_0 is a difference of that
- * kind too: the class's share of the raised masses, less 1 if the token is of the class. Some ten thousand positions
+ * the token that came. The seen table changes p to p_0, and the gradient of -ln p_0 is a difference of that kind
+ * too: the class's share of the raised probabilities, less 1 if the token is of the class. Some ten thousand positions
  * and some dozen variables: seconds on one core.
  *
- * A weak pull towards the start, worth a fraction of one position, decides where the data say nothing. In the table,
- * where many classes hardly occur, neighbours pull at each other instead.
+ * A weak L2 penalty towards the initial values, weighted like a fraction of one position, determines parameters for
+ * which there is no data. In the seen table many classes are rare, so it has a smoothness penalty between adjacent
+ * entries instead, and a small L2 penalty.
  */
 #include "train/pointer_fit.h"
 
@@ -20,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PULL        0.3 /* positions' worth */
+#define PULL        0.3 /* weight of the penalty, in positions */
 #define SEEN        (SEEN_COUNTS * SEEN_RANKS)
-#define SEEN_SMOOTH 1.0  /* nats per square of a difference between neighbours of the table */
-#define SEEN_SHRINK 0.05 /* nats per square of a number of it */
+#define SEEN_SMOOTH 1.0  /* nats per squared difference between adjacent entries of the table */
+#define SEEN_SHRINK 0.05 /* nats per square of an entry */
 #define STEPS       300  /* at most */
 #define GAIN        1e-8 /* of the loss: steps that gain less end the search */
 

@@ -28,7 +28,7 @@ struct data_rules data_rules_of(const char *model, size_t vocabulary)
 static rosa_status check(const dataset *data, const char *path, const struct data_rules *rules,
 			 const struct tune_stage *stage, rosa_error *err)
 {
-	const char *unmarked = stage->kind == TUNE_SFT ? dataset_facts(data)->unmarked : NULL;
+	const char *unmarked = stage->kind == TUNE_SFT ? dataset_facts(data)->no_mask : NULL;
 
 	if (dataset_facts(data)->vocabulary > rules->vocabulary)
 		return rosa_fail(err, ROSA_EINVAL, "%.120s: has tokens up to %zu, the model knows %zu; pack it again",

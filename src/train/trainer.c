@@ -292,7 +292,7 @@ static void read_sample(const void *context, uint64_t n, uint32_t *tokens, uint3
 /* Reports what of the data is not used. */
 static void tell_cut(struct trainer *t, const struct stage_run *run)
 {
-	const uint64_t cut = dataset_facts(run->data.data)->cut, silent = dataset_facts(run->data.data)->silent;
+	const uint64_t cut = dataset_facts(run->data.data)->cut, silent = dataset_facts(run->data.data)->no_answer;
 	char message[240];
 
 	if (!cut)

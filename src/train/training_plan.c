@@ -38,7 +38,7 @@ static void plan_data(const struct tune_stage *stage, const struct stage_data *d
 	plan->data_tokens = facts->tokens;
 	plan->data_samples = facts->samples;
 	plan->cut = facts->cut;
-	plan->silent = facts->silent;
+	plan->no_answer = facts->no_answer;
 	if (data->valid) {
 		plan->valid_tokens = dataset_facts(data->valid)->tokens;
 		plan->valid_samples = dataset_facts(data->valid)->samples;

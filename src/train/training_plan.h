@@ -9,7 +9,7 @@ struct stage_plan {
 	uint64_t positions;                   /* that a pointer is fitted to; 0: none is */
 	uint64_t trained;                     /* parameters */
 	uint64_t data_tokens, data_samples;   /* that there are */
-	uint64_t cut, silent;                 /* conversations, as dataset_cut and dataset_silent count them */
+	uint64_t cut, no_answer;              /* conversations, as in struct dataset_facts */
 	uint64_t valid_tokens, valid_samples; /* measured every valid_every steps; 0: nothing is */
 	/* Bytes per process: all numbers, and the activations of a micro batch. The counterfactuals of qk_grad
 	 * "flips" come on top; their number depends on the data. */

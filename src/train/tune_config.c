@@ -1,8 +1,8 @@
 /*
  * What a training run is to do: its keys, and what must hold between them.
  *
- * How keys are read, set and written is the business of keys.c; the adapter's own options are those of
- * adapter_options.c. Here are the keys of a run and of a stage, each with its range, its default and a line of help.
+ * keys.c reads, sets and writes keys; the adapter's own options are in adapter_options.c. Here are the keys of a run
+ * and of a stage, each with its range, its default and a line of help.
  */
 #include "train/tune_config.h"
 
@@ -30,14 +30,15 @@ static const struct key config_rows[] = {
     {"note", KEY_TEXT, AT(note), 0, 0, 0, NULL, 0, "any text, for the reader", NULL},
     {"model", KEY_TEXT, AT(model), 0, 0, 0, NULL, 0, "a .gguf file or a Hugging Face folder", NULL},
     {"out", KEY_TEXT, AT(out), 0, 0, 0, NULL, 0, "the run's folder: checkpoints, final adapter, log.jsonl", NULL},
-    {"seed", KEY_SIZE, AT(seed), 0, KEY_EXACT, 0, NULL, KEY_FIXED, "of everything random", NULL},
+    {"seed", KEY_SIZE, AT(seed), 0, KEY_EXACT, 0, NULL, KEY_FIXED, "seed of all random numbers", NULL},
     {"threads", KEY_SIZE, AT(threads), 0, 1024, 0, NULL, 0, "worker threads per process; 0: one per processor", NULL},
     {"recompute", KEY_BOOL, AT(recompute), 0, 0, 1, NULL, 0,
      "compute activations again in the backward pass, to save memory", NULL},
 };
 
 static const struct key begin_rows[] = {
-    {"path", KEY_TEXT, AT(adapter), 0, 0, 0, NULL, 0, "begin with this adapter; else with a new one, as follows", NULL},
+    {"path", KEY_TEXT, AT(adapter), 0, 0, 0, NULL, 0,
+     "start from this adapter; else from a new one with the following options", NULL},
     {"rosa", KEY_BOOL, AT(rosa), 0, 0, 1, NULL, KEY_FIXED | KEY_START, "false: no adapter, only the backbone", NULL},
 };
 
@@ -48,28 +49,31 @@ static const struct key stage_rows[] = {
      "what is trained: adapter; all; sft: all, on answers only; pointer: a pointer is fitted", NULL},
     {"data", KEY_CUSTOM, STAGE_AT(data), 0, 0, 0, NULL, 0,
      "shards of 'rosatune data pack', or folders of them: a path, or a list of", &data_key},
-    {"valid", KEY_CUSTOM, STAGE_AT(valid), 0, 0, 0, NULL, 0, "likewise, to measure the loss on; may be left out",
-     &data_key},
+    {"valid", KEY_CUSTOM, STAGE_AT(valid), 0, 0, 0, NULL, 0, "shards for validation, as in data; optional", &data_key},
     {"length", KEY_SIZE, STAGE_AT(length), 1, (double)ROSA_MAX_STEPS, 2048, NULL, KEY_FIXED, "tokens per sequence",
      NULL},
     {"batch", KEY_SIZE, STAGE_AT(batch), 1, 1 << 20, 8, NULL, KEY_FIXED, "sequences per step", NULL},
     {"micro_batch", KEY_SIZE, STAGE_AT(micro_batch), 1, 1 << 20, 1, NULL, 0,
      "sequences computed together; more need more memory", NULL},
-    {"tokens", KEY_SIZE, STAGE_AT(tokens), 0, KEY_EXACT, 0, NULL, 0, "tokens to train on, or", NULL},
+    {"tokens", KEY_SIZE, STAGE_AT(tokens), 0, KEY_EXACT, 0, NULL, 0, "tokens to train on (give this or steps)", NULL},
     {"steps", KEY_SIZE, STAGE_AT(steps), 0, KEY_EXACT, 0, NULL, 0, "steps to take, each of batch x length tokens",
      NULL},
-    {"adapter_rate.max", KEY_NUMBER, STAGE_AT(adapter_max), 0, 10, 3e-4, NULL, 0, "learning rate of the adapter", NULL},
-    {"adapter_rate.min", KEY_NUMBER, STAGE_AT(adapter_min), 0, 10, 5e-5, NULL, 0, "at the end of the cosine", NULL},
+    {"adapter_rate.max", KEY_NUMBER, STAGE_AT(adapter_max), 0, 10, 3e-4, NULL, 0,
+     "maximum learning rate of the adapter", NULL},
+    {"adapter_rate.min", KEY_NUMBER, STAGE_AT(adapter_min), 0, 10, 5e-5, NULL, 0,
+     "learning rate of the adapter at the end of the cosine", NULL},
     {"vector_factor", KEY_NUMBER, STAGE_AT(vector_factor), 0, 1000, 5, NULL, 0,
      "rate of the adapter's vectors (e0, e1, gain, gate), times adapter_rate", NULL},
-    {"backbone_rate.max", KEY_NUMBER, STAGE_AT(backbone_max), 0, 10, 5e-6, NULL, 0, "learning rate of the model", NULL},
-    {"backbone_rate.min", KEY_NUMBER, STAGE_AT(backbone_min), 0, 10, 1e-6, NULL, 0, "at the end of the cosine", NULL},
+    {"backbone_rate.max", KEY_NUMBER, STAGE_AT(backbone_max), 0, 10, 5e-6, NULL, 0,
+     "maximum learning rate of the model", NULL},
+    {"backbone_rate.min", KEY_NUMBER, STAGE_AT(backbone_min), 0, 10, 1e-6, NULL, 0,
+     "learning rate of the model at the end of the cosine", NULL},
     {"warmup", KEY_SIZE, STAGE_AT(warmup), 0, KEY_EXACT, 20, NULL, 0, "steps until the rates reach their maximum",
      NULL},
-    {"weight_decay", KEY_NUMBER, STAGE_AT(weight_decay), 0, 10, 0, NULL, 0, "of AdamW", NULL},
-    {"beta1", KEY_NUMBER, STAGE_AT(beta1), 0, 0.999999, 0.9, NULL, 0, "of AdamW", NULL},
-    {"beta2", KEY_NUMBER, STAGE_AT(beta2), 0, 0.999999, 0.95, NULL, 0, "of AdamW", NULL},
-    {"eps", KEY_NUMBER, STAGE_AT(eps), KEY_ABOVE_0, 1, 1e-8, NULL, 0, "of AdamW", NULL},
+    {"weight_decay", KEY_NUMBER, STAGE_AT(weight_decay), 0, 10, 0, NULL, 0, "weight decay of AdamW", NULL},
+    {"beta1", KEY_NUMBER, STAGE_AT(beta1), 0, 0.999999, 0.9, NULL, 0, "beta1 of AdamW", NULL},
+    {"beta2", KEY_NUMBER, STAGE_AT(beta2), 0, 0.999999, 0.95, NULL, 0, "beta2 of AdamW", NULL},
+    {"eps", KEY_NUMBER, STAGE_AT(eps), KEY_ABOVE_0, 1, 1e-8, NULL, 0, "epsilon of AdamW", NULL},
     {"clip", KEY_NUMBER, STAGE_AT(clip), 0, 1e9, 1, NULL, 0, "gradients of a larger norm are scaled down; 0: never",
      NULL},
     {"log_every", KEY_SIZE, STAGE_AT(log_every), 1, KEY_EXACT, 1, NULL, 0, "steps between lines of log.jsonl", NULL},
@@ -80,17 +84,17 @@ static const struct key stage_rows[] = {
      "steps between validations; 0: only before and after", NULL},
     {"valid_samples", KEY_SIZE, STAGE_AT(valid_samples), 1, KEY_EXACT, 16, NULL, 0, "sequences per validation", NULL},
     {"pointer.links", KEY_SIZE, STAGE_AT(pointer.links), 0, POINTER_LINKS, 0, NULL, 0,
-     "kind pointer: places of the chain that is looked at; 0: all places of the last two tokens", NULL},
+     "kind pointer: length of the chain of places; 0: recent places of the last two tokens", NULL},
     {"pointer.delay", KEY_SIZE, STAGE_AT(pointer.delay), 0, (double)ROSA_MAX_STEPS, -1, NULL, KEY_NULL,
-     "find only what is so many tokens back; null: the window", NULL},
+     "kind pointer: use only places at least so many tokens back; null: the window", NULL},
     {"pointer.positions", KEY_SIZE, STAGE_AT(pointer.positions), POINTER_FEWEST, KEY_EXACT, 40960, NULL, 0,
-     "fit to so many positions of data that the model was not trained on", NULL},
+     "kind pointer: positions to fit to, of data that the model was not trained on", NULL},
     {"pointer.confidence", KEY_BOOL, STAGE_AT(pointer.confidence), 0, 0, 1, NULL, 0,
      "with pointer.links: weights depend on the model's probabilities too", NULL},
     {"pointer.agreement", KEY_BOOL, STAGE_AT(pointer.agreement), 0, 0, 1, NULL, 0,
-     "and on how many of the places agree", NULL},
+     "with pointer.links: weights also depend on how many of the places agree", NULL},
     {"pointer.seen", KEY_BOOL, STAGE_AT(pointer.seen), 0, 0, 1, NULL, 0,
-     "without pointer.links: what the text has had is likelier, by how often and how rare it is", NULL},
+     "also raise tokens that already occurred, by count and rarity (ignored if pointer.links > 0)", NULL},
 };
 
 #define UNKNOWN "'rosatune tune --help' lists them all"

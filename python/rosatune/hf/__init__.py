@@ -14,10 +14,10 @@ The files:
 - ``attach.py`` adds adapters, removes them, and chooses what is trained;
 - ``patch.py`` is what a patched model computes: a hook before the decoder stack and a class for its layers;
 - ``masks.py`` is the window with sinks, for each attention implementation of transformers;
-- ``cache.py`` keeps keys and values of the window, value bits, and the retrieval state beside them;
-- ``recorded.py`` replays single steps as CUDA graphs, which spares generation the launching of kernels;
+- ``cache.py`` keeps keys and values of the window, value bits, and the retrieval state;
+- ``recorded.py`` replays single steps as CUDA graphs, so that generation does not launch kernels one by one;
 - ``compiled.py`` compiles layers one by one, for training;
-- ``seen.py`` adds the head of tokens seen (option ``seen``) to the model's logits;
+- ``seen.py`` adds the seen-token head (option ``seen``) to the model's logits;
 - ``ahead.py`` looks up places ahead of the model, in a collator or beside a loop;
 - ``scales.py`` measures how large the input of each layer is;
 - ``files.py`` saves and loads adapters;

@@ -55,7 +55,7 @@ class Attachment:
     windows: list = field(default_factory=list)  # sliding_window of the attention modules that have one
     recorded: Optional[dict] = None  # config.rosatune before
     warned: bool = False  # that a text is longer than the model was trained for
-    seen: Optional[SeenHead] = None  # the head of tokens seen
+    seen: Optional[SeenHead] = None  # the seen-token head
     output: Any = None  # the module whose logits it changes
 
     @property
@@ -238,7 +238,7 @@ def detach(model: Any) -> Any:
 def set_stage(model: Any, stage: str) -> Any:
     """Choose what is trained: ``"adapter"`` the adapters alone, ``"all"`` everything. Returns the model.
 
-    Whether an attached pointer learns was told to :func:`attach_pointer`, and stays.
+    It does not change whether an attached pointer is trained; that is set in :func:`attach_pointer`.
     The paper trains the adapters first (4 B tokens), then everything (26 B tokens), then on answers (7 B tokens).
     """
     _check_stage(stage)
@@ -258,10 +258,10 @@ def parameter_groups(
 ) -> list[dict]:
     """Parameter groups for an optimizer: separate rates for adapters and backbone, no weight decay for vectors.
 
-    Only what :func:`set_stage` left trainable is listed. The vectors of adapters (``e0``, ``e1``, ``gain``, ``gate``,
-    ``a0``) learn at ``vector_lr``, by default 5 times ``adapter_lr``. The query and gate of a head of tokens seen are
-    slower where the model's final hidden states are large. The defaults are what was measured on a real model, all
-    parameters trained: AdamW with betas (0.9, 0.95), 20 steps of warm-up, cosine to a tenth, gradients
+    Only parameters that :func:`set_stage` left trainable are listed. The vectors of adapters (``e0``, ``e1``, ``gain``,
+    ``gate``, ``a0``) have the rate ``vector_lr``, by default 5 times ``adapter_lr``. The query and gate of a seen-token
+    head have a lower rate if the model's final hidden states are large. The defaults were best on a real model, with
+    all parameters trained: AdamW with betas (0.9, 0.95), 20 steps of warm-up, cosine to a tenth, gradients
     clipped at 1. The paper starts stage 2 with ``adapter_lr=1e-4, vector_lr=1e-4, backbone_lr=5e-6``::
 
         groups = rosatune.hf.parameter_groups(model)

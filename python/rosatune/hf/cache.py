@@ -57,7 +57,7 @@ class RetrievalEntry(DynamicLayer):
     values: Any
     state: Optional[RosaState] = None
     lookup_state: Optional[LookupState] = None  # of the first entry alone
-    seen_state: Optional[SeenTimes] = None  # likewise, of a model with a head of tokens seen
+    seen_state: Optional[SeenTimes] = None  # likewise, of a model with a seen-token head
 
     def retrieval(self, adapter: Any, batch: int) -> RosaState:
         """The state of the layer's adapter, made on first use."""
@@ -136,7 +136,7 @@ class WindowEntry(RetrievalEntry):
     """Keys and values of the window and the sinks, and the retrieval state."""
 
     is_sliding = True
-    aboard: Any = None  # the recorded step that holds keys and values for now, at fixed addresses (recorded.py)
+    captured_by: Any = None  # the recorded step (recorded.py) whose buffers now hold the keys and values; else None
 
     def __init__(self, shared: Shared) -> None:
         super().__init__()
@@ -148,34 +148,34 @@ class WindowEntry(RetrievalEntry):
         self.sink_keys: Any = None
         self.sink_values: Any = None
 
-    # Whoever asks for keys and values gets them back from a recorded step, so that the methods below need not know.
+    # Access to keys and values first copies them back from a recorded step, so the methods below need no special case.
 
     @property
     def keys(self) -> Any:  # type: ignore[override]
-        self._go_ashore()
+        self._release_from_graph()
         return self._keys
 
     @keys.setter
     def keys(self, keys: Any) -> None:
-        self._go_ashore()
+        self._release_from_graph()
         self._keys = keys
 
     @property
     def values(self) -> Any:  # type: ignore[override]
-        self._go_ashore()
+        self._release_from_graph()
         return self._values
 
     @values.setter
     def values(self, values: Any) -> None:
-        self._go_ashore()
+        self._release_from_graph()
         self._values = values
 
-    def _go_ashore(self) -> None:
-        if self.aboard is not None:
-            self.aboard.leave()
+    def _release_from_graph(self) -> None:
+        if self.captured_by is not None:
+            self.captured_by.leave()
 
     def __getstate__(self) -> dict:
-        self._go_ashore()
+        self._release_from_graph()
         return self.__dict__
 
     def lazy_initialization(self, key_states: Tensor, value_states: Optional[Tensor] = None) -> None:

@@ -1,19 +1,19 @@
 """Single steps recorded as a CUDA graph, so that a token does not wait for Python.
 
 A decoding step of a model of a billion weights takes a GPU two or three milliseconds, and Python many times that to
-launch its kernels one by one. :func:`recorded` records one step, head included, and replays it for every token. What
-is left to the host is the look-up of the token's places and one copy of a few numbers.
+launch its kernels one by one. :func:`recorded` records one step, head included, and replays it for every token. The
+host only looks up the token's places and copies a few numbers.
 
-A recording has fixed addresses. So while a cache is *aboard*, the keys and values of its window lie in rings that the
-recording owns: the position p has column p modulo W, after those of the sinks. Value bits are read in the adapters'
-tables; those that are kept by step stay in the cache's own blocks, and only the table of their addresses is the
-recording's. The cache remains what it was to everybody else: whoever asks an entry for its keys (reordering of beams,
-cropping, copying, a step of several tokens) makes the cache leave the recording with all that was computed, and the
-next single step takes it aboard again. A head of tokens seen is added to the recorded logits afterwards.
+A recording has fixed addresses. So while a cache is *attached* to the recording, the keys and values of its window are
+in ring buffers that the recording owns: position p has column p modulo W, after those of the sinks. Value bits are read
+from the adapters' tables; those that are stored by step stay in the cache's own blocks, and only the table of their
+addresses is the recording's. Other code can use the cache as usual: any access to an entry's keys (reordering of beams,
+cropping, copying, a step of several tokens) detaches the cache, with everything that was computed, and the next single
+step attaches it again. A seen-token head is added to the recorded logits afterwards.
 
-The recorded step runs the same modules as any other, by two stand-ins: the ring in place of the cache, and an attention
-function that takes all columns of the ring. Columns are added in another order than in a step that is not recorded, so
-that logits agree to rounding. There are two recordings: with a mask for texts shorter than the window and for padding,
+The recorded step runs the same modules as any other, with two replacements: the ring for the cache, and an attention
+function that takes all columns of the ring. Columns are summed in another order than in a step that is not recorded, so
+logits agree up to rounding. There are two recordings: with a mask for texts shorter than the window and for padding,
 without one for all other texts.
 """
 
@@ -180,7 +180,7 @@ class _Layer:
 
 
 class _Recorder:
-    """The recordings of a model, and the cache that is aboard."""
+    """The recordings of a model, and the cache that is attached."""
 
     def __init__(self, model: Any, usual: Callable[..., Any]) -> None:
         self._model, self._usual = model, usual
@@ -241,7 +241,7 @@ class _Recorder:
         return started and plain and asked and shaped and not torch.compiler.is_compiling()
 
     def _prepare(self, given: dict) -> None:
-        """Take the cache aboard, and record what is needed for this step, before anything of it has changed."""
+        """Attach the cache, and record what this step needs, before the step changes anything."""
         cache, ids = given["past_key_values"], given["input_ids"]
         adapters = [layer.rosa for layer in self._stack.layers]
         self._adapted = any(x is not None for x in adapters)
@@ -253,10 +253,10 @@ class _Recorder:
                 self._refuse(reason)
                 return
             self._settings = settings
-            self._board(cache, len(ids), given.get("attention_mask"))
+            self._capture(cache, len(ids), given.get("attention_mask"))
         seen = cache.get_seq_length()
         if seen % self._block == 0 and not self._has_room(cache, seen):
-            self._board(cache, len(ids), given.get("attention_mask"))  # with larger tables
+            self._capture(cache, len(ids), given.get("attention_mask"))  # with larger tables
             self._has_room(cache, seen)
 
         # one copy to the host, which waits until the token is known
@@ -321,7 +321,7 @@ class _Recorder:
         hidden, weight = self._hidden[self._masked], self._model.get_output_embeddings().weight
         return step.head(logits, hidden, weight, step.times, step.old)
 
-    # ------------------------------------------------------------------------------------------------ aboard and ashore
+    # ------------------------------------------------------------------------------------------ attaching and detaching
 
     def _hindrance(self, cache: Any, ids: Tensor) -> Optional[str]:
         """Why steps of this model and cache cannot be recorded."""
@@ -349,8 +349,8 @@ class _Recorder:
             stacklevel=4,
         )
 
-    def _board(self, cache: Any, batch: int, mask: Optional[Tensor]) -> None:
-        """Take a cache aboard: keys and values to the ring, addresses of value bits to the recording's tables."""
+    def _capture(self, cache: Any, batch: int, mask: Optional[Tensor]) -> None:
+        """Attach a cache: copy keys and values to the ring, addresses of value bits to the recording's tables."""
         self.leave()
         plan, seen = self._plan, cache.get_seq_length()
         blocks = [None if entry.state is None else entry.state.past.blocks for entry in cache.layers]
@@ -363,7 +363,7 @@ class _Recorder:
             tuple(bits.data_ptr() for _, bits in self._tables),
         )  # fmt: skip
         if self._made is None or self._made[0] != depends or self._made[1] <= most:
-            self._made = None  # frees what it held before more is taken
+            self._made = None  # frees the old buffers before larger ones are allocated
             room = max(TABLE, 2 * most)
             self._build(cache, batch, blocks, room)
             self._made = depends, room
@@ -397,11 +397,11 @@ class _Recorder:
                 layer.past = entry.state.past
         for entry in cache.layers:
             entry.keys = entry.values = None
-            entry.aboard = self
+            entry.captured_by = self
         self._cache = weakref.ref(cache)
 
     def _take_tables(self, by_token: bool) -> None:
-        """Have the tables of adapters that read by token, and know what they are made of."""
+        """Get the tables of adapters that read by token, and remember the versions of their weights."""
         embedding = self._stack.embed_tokens
         adapters = [layer.rosa for layer in self._stack.layers if layer.rosa is not None and by_token]
         self._tables = [(x, x.table.of(embedding, x.v_proj)) for x in adapters]
@@ -409,7 +409,7 @@ class _Recorder:
         self._versions = [x._version for x in self._weights]
 
     def _tables_stand(self) -> bool:
-        """Whether the recorded tables are the adapters' own. Where weights have changed they are remade in place."""
+        """Whether the recorded tables are still the adapters' own. Changed ones are rebuilt in place."""
         versions = [x._version for x in self._weights]
         if versions != self._versions:
             self._versions = versions
@@ -418,7 +418,7 @@ class _Recorder:
         return all(adapter.table.bits is bits for adapter, bits in self._tables)
 
     def leave(self) -> None:
-        """Give the cache that is aboard what it needs to go on without."""
+        """Detach the cache: copy keys and values of the window back to it."""
         cache = self._cache()
         self._cache = lambda: None
         if cache is None:
@@ -427,7 +427,7 @@ class _Recorder:
         there = torch.arange(max(seen - window + 1, 0), seen, device=self._open.device)
         slots = self._plan.sinks + there % window
         for layer, entry in zip(self.layers, cache.layers):
-            entry.aboard = None
+            entry.captured_by = None
             entry.keys, entry.values = (x.index_select(2, slots) for x in (layer.keys, layer.values))
             if entry.state is not None and entry.state.past.blocks is not None:
                 entry.state.past.blocks.lend(None)

@@ -1,4 +1,4 @@
-"""The head of tokens seen (:mod:`rosatune.torch._seen`) beside a model of transformers.
+"""The seen-token head (:mod:`rosatune.torch._seen`) beside a model of transformers.
 
 It is part of the adapters, option ``seen``. The hook before the decoder stack (``patch.py``) knows the token ids, and
 leaves what was seen with the module of the output head; the hook after that module adds to its logits. So whatever the
@@ -41,7 +41,7 @@ class SeenStep(NamedTuple):
 
 
 def attach_seen(inner: Any, rank: int, channels: int, dtype: Optional[torch.dtype]) -> _seen.SeenHead:
-    """Give a model, which has none, a head of tokens seen."""
+    """Give a model, which has none, a seen-token head."""
     output = _output(inner)
     if output is None:
         raise InvalidArgument(
@@ -99,7 +99,7 @@ def note(
     """
     if ids is None:
         raise InvalidArgument(
-            "the head of tokens seen counts token ids, and the model was given inputs_embeds alone: pass input_ids "
+            "the seen-token head counts token ids, and the model was given inputs_embeds alone: pass input_ids "
             "beside them, or attach with seen=0"
         )
     device, vocabulary = output.weight.device, output.weight.shape[0]

@@ -22,9 +22,8 @@
  *   A context of c symbols shares at most c, so walks also end at contexts shorter than the best match.
  *
  *   How many rungs a route needs depends on its symbols: few where symbols are many and alike in frequency, more where
- *   they are few. It is measured beforehand: the highest rung is the first one on which a context meets at most
- *   SEARCH_CROWD others on average, counting all steps; in a stream, all steps that there is room for, if those to come
- *   are like those that are there.
+ *   they are few. It is measured first: the highest rung is the shortest length for which chains have at most
+ *   SEARCH_CROWD contexts on average. For a stream, the average is extrapolated to all steps that there is room for.
  *
  * Long matches
  *
@@ -38,8 +37,8 @@
  *   A string that is longer than the highest rung and occurs all the time makes one long chain, and comparing with all
  *   of it may be quadratic in the number of steps. Therefore work is counted, PLAN_VISIT for a context and 1 for a
  *   further word. A look-up above SEARCH_LEAP, or a route above the average that its plan allows, ends the team's
- *   work on the route: the caller gives it to the processor's engine, which no stream makes slow. Nobody waits for
- *   a queued search, so nothing is counted there, and it takes as long as it takes.
+ *   work on the route: the caller gives it to the processor's engine, which no stream makes slow. A queued
+ *   search cannot hand routes to the CPU, so its work is not limited and its running time is unbounded.
  *
  * Streams
  *

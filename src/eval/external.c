@@ -1,5 +1,5 @@
-/* Prompts for a model elsewhere, and its answers. */
-#include "eval/apart.h"
+/* Writes the prompts of `eval --prepare` and scores the answers of `eval --answers`. */
+#include "eval/external.h"
 
 #include "base/json_text.h"
 #include "base/status.h"
@@ -50,8 +50,8 @@ static void add_piece(struct json_text *line, const tokenizer *tokenizer, uint32
 	json_text_add(line, "\"");
 }
 
-rosa_status apart_write_head(struct file_writer *file, const struct model_config *config, const tokenizer *tokenizer,
-			     rosa_error *err)
+rosa_status external_write_head(struct file_writer *file, const struct model_config *config, const tokenizer *tokenizer,
+				rosa_error *err)
 {
 	struct json_text line = {0};
 
@@ -112,8 +112,8 @@ static rosa_status add_choice(struct json_text *line, const struct eval_example 
 	return status;
 }
 
-rosa_status apart_write_task(struct file_writer *file, const struct eval_task *task, const tokenizer *tokenizer,
-			     size_t prompt_tokens, rosa_error *err)
+rosa_status external_write_task(struct file_writer *file, const struct eval_task *task, const tokenizer *tokenizer,
+				size_t prompt_tokens, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
 
@@ -142,14 +142,14 @@ rosa_status apart_write_task(struct file_writer *file, const struct eval_task *t
 
 /* ------------------------------------------------------------------------------------------------------ answers -- */
 
-/* What a line says, before it is known to be right. */
+/* The fields of an answer line as parsed, before they are validated. */
 struct said {
 	const struct eval_task *task; /* NULL: none of ours */
 	size_t example;
 	const char *condition;
 };
 
-static rosa_status find_example(const struct apart *apart, struct json line, struct said *said, rosa_error *err)
+static rosa_status find_example(const struct external *external, struct json line, struct said *said, rosa_error *err)
 {
 	const char *task = NULL, *sum = NULL;
 	char ours[17];
@@ -165,8 +165,8 @@ static rosa_status find_example(const struct apart *apart, struct json line, str
 		return status;
 	if (!condition_name_fits(said->condition))
 		return json_refuse(json_find(line, "condition"), err, "is no name of a condition");
-	for (size_t i = 0; i < apart->count && !said->task; i++)
-		said->task = strcmp(apart->tasks[i].name, task) == 0 ? &apart->tasks[i] : NULL;
+	for (size_t i = 0; i < external->count && !said->task; i++)
+		said->task = strcmp(external->tasks[i].name, task) == 0 ? &external->tasks[i] : NULL;
 	if (!said->task)
 		return ROSA_OK;
 	if (said->example >= said->task->count)
@@ -199,7 +199,8 @@ static rosa_status decode(struct answer *answer, struct json ids, rosa_error *er
 	return status == ROSA_OK && answer->end == ANSWER_OPEN ? answer_finish(answer, ANSWER_LENGTH, err) : status;
 }
 
-static rosa_status take_answer(const struct apart *apart, struct json line, const struct said *said, rosa_error *err)
+static rosa_status take_answer(const struct external *external, struct json line, const struct said *said,
+			       rosa_error *err)
 {
 	const struct eval_example *example = &said->task->examples[said->example];
 	struct eval_record record;
@@ -207,17 +208,18 @@ static rosa_status take_answer(const struct apart *apart, struct json line, cons
 	rosa_status status = json_get_array(line, "ids", JSON_NEEDED, &ids, err);
 
 	if (status == ROSA_OK)
-		status = decode(apart->answer, ids, err);
+		status = decode(external->answer, ids, err);
 	const struct eval_detail detail = {
-	    .answer = apart->answer->text.data, .expected = &example->answers, .classes = &example->classes};
+	    .answer = external->answer->text.data, .expected = &example->answers, .classes = &example->classes};
 	if (status == ROSA_OK)
 		status = example_answered(said->task, said->example, said->condition, detail.answer, &record, err);
 	if (status == ROSA_OK)
-		status = apart->take(apart->context, said->task, &record, &detail, err);
+		status = external->take(external->context, said->task, &record, &detail, err);
 	return status;
 }
 
-static rosa_status take_choice(const struct apart *apart, struct json line, const struct said *said, rosa_error *err)
+static rosa_status take_choice(const struct external *external, struct json line, const struct said *said,
+			       rosa_error *err)
 {
 	const struct eval_example *example = &said->task->examples[said->example];
 	const size_t count = example->continuations.count;
@@ -242,47 +244,48 @@ static rosa_status take_choice(const struct apart *apart, struct json line, cons
 		choice_pick(example, &result);
 		const struct eval_record record = example_chosen(said->task, said->example, said->condition, &result);
 		const struct eval_detail detail = {.logarithms = result.logarithms, .count = count};
-		status = apart->take(apart->context, said->task, &record, &detail, err);
+		status = external->take(external->context, said->task, &record, &detail, err);
 	}
 	choice_free(&result);
 	return status;
 }
 
-static rosa_status take_settings(const struct apart *apart, const char *line, size_t size, const char *where,
+static rosa_status take_settings(const struct external *external, const char *line, size_t size, const char *where,
 				 rosa_error *err)
 {
 	char *settings = NULL;
 	rosa_status status = results_settings(line, size, where, &settings, err);
 
 	if (status == ROSA_OK)
-		status = apart->settings(apart->context, settings, err);
+		status = external->settings(external->context, settings, err);
 	free(settings);
 	return status;
 }
 
-rosa_status apart_read_line(const struct apart *apart, const char *line, size_t size, const char *where, bool *begun,
-			    rosa_error *err)
+rosa_status external_read_line(const struct external *external, const char *line, size_t size, const char *where,
+			       bool *begun, rosa_error *err)
 {
 	struct said said = {0};
 	struct json root = {0};
 	rosa_status status = json_read(line, size, where, &root, err);
 
 	if (status == ROSA_OK && json_there(json_find(root, "settings"))) {
-		status = take_settings(apart, line, size, where, err);
+		status = take_settings(external, line, size, where, err);
 		*begun = true;
 	} else if (status == ROSA_OK && !*begun) {
 		status = json_refuse(root, err, "has no settings, which come first");
 	} else if (status == ROSA_OK) {
-		status = find_example(apart, root, &said, err);
+		status = find_example(external, root, &said, err);
 		if (status == ROSA_OK && said.task)
-			status = said.task->examples[said.example].prompt ? take_answer(apart, root, &said, err)
-									  : take_choice(apart, root, &said, err);
+			status = said.task->examples[said.example].prompt ? take_answer(external, root, &said, err)
+									  : take_choice(external, root, &said, err);
 	}
 	json_free(&root);
 	return status;
 }
 
-rosa_status apart_read(const char *path, const struct file_hooks *hooks, const struct apart *apart, rosa_error *err)
+rosa_status external_read(const char *path, const struct file_hooks *hooks, const struct external *external,
+			  rosa_error *err)
 {
 	struct pack_lines lines;
 	const char *line = NULL;
@@ -298,7 +301,7 @@ rosa_status apart_read(const char *path, const struct file_hooks *hooks, const s
 			break;
 		snprintf(where, sizeof(where), "%.480s:%llu", path, (unsigned long long)lines.number);
 		if (!pack_line_blank(line, size))
-			status = apart_read_line(apart, line, size, where, &begun, err);
+			status = external_read_line(external, line, size, where, &begun, err);
 	}
 	pack_lines_close(&lines);
 	return status;

@@ -1,8 +1,9 @@
 /*
- * Tasks whose model runs elsewhere, on another machine or in another program.
+ * Tasks for an external model, which runs on another machine or in another program.
  *
- * Prompts go there as token ids, and token ids or log-probabilities come back, so that nothing but the model is needed
- * there: tasks, tokenizer, scores and results stay here. Both files have one JSON object on every line.
+ * `eval --prepare` writes the prompts as token ids, and `eval --answers` reads token ids or log-probabilities, so that
+ * the other side needs nothing but the model: tasks, tokenizer, scores and results stay here. Both files have one JSON
+ * object on every line.
  *
  * Prompts begin with {"prompts": {"vocabulary", "ends": [...], "pieces": [...]}}: the tokens that end an answer, and
  * the bytes of every token, each written as the character of that number, so that answers can be read. The
@@ -14,7 +15,7 @@
  * Answers begin with {"settings": {...}}, which become those of the results, and have lines with "task", "example",
  * "sum", "condition", and
  *
- *     "ids": [...]                            what was written
+ *     "ids": [...]                            the answer
  *     "logarithms": [...], "written"          ln p of each continuation; whether each token of the first is likeliest
  */
 #pragma once
@@ -23,13 +24,13 @@
 #include "model/answer.h"
 
 /* Appends the first line of prompts, and the lines of a task. */
-rosa_status apart_write_head(struct file_writer *file, const struct model_config *config, const tokenizer *tokenizer,
-			     rosa_error *err);
-rosa_status apart_write_task(struct file_writer *file, const struct eval_task *task, const tokenizer *tokenizer,
-			     size_t prompt_tokens, rosa_error *err);
+rosa_status external_write_head(struct file_writer *file, const struct model_config *config, const tokenizer *tokenizer,
+				rosa_error *err);
+rosa_status external_write_task(struct file_writer *file, const struct eval_task *task, const tokenizer *tokenizer,
+				size_t prompt_tokens, rosa_error *err);
 
-/* What becomes of answers. */
-struct apart {
+/* How answers computed outside this program are scored. */
+struct external {
 	const struct eval_task *tasks;
 	size_t count;
 	struct answer *answer; /* open, with what ends an answer */
@@ -40,10 +41,11 @@ struct apart {
 	void *context;
 };
 
-/* Reads a file of answers, which may be compressed. Lines of tasks that are not there are passed over, as is a last
- * line without its end; an example that is another one than ours is refused. */
-rosa_status apart_read(const char *path, const struct file_hooks *hooks, const struct apart *apart, rosa_error *err);
+/* Reads a file of answers, which may be compressed. Lines of unknown tasks are ignored, as is a truncated last line; an
+ * example whose checksum differs from ours is an error. */
+rosa_status external_read(const char *path, const struct file_hooks *hooks, const struct external *external,
+			  rosa_error *err);
 
 /* The same for one line; `where` is for messages, *begun whether a line with settings was there. */
-rosa_status apart_read_line(const struct apart *apart, const char *line, size_t size, const char *where, bool *begun,
-			    rosa_error *err);
+rosa_status external_read_line(const struct external *external, const char *line, size_t size, const char *where,
+			       bool *begun, rosa_error *err);
