@@ -104,6 +104,10 @@ TEST(settings_win)
 	config = must_load(FRAME "\"adapter\": {\"delay\": null}, \"stages\": [" STAGE "]}", NULL);
 	assert_true(config->options.delay == KEY_UNSET);
 	assert_int_equal(must_load(two, "stage.2.valid=")->stages[1].valid.count, 0);
+	assert_false(must_load(two, NULL)->options.layers.named);
+	assert_false(layers_have(&must_load(two, "adapter.layers=0,3")->options.layers, 1));
+	config = must_load(FRAME "\"adapter\": {\"layers\": [0, 3], \"seen\": 8}, \"stages\": [" STAGE "]}", NULL);
+	assert_true(layers_have(&config->options.layers, 3) && !layers_have(&config->options.layers, 4));
 }
 
 /* A stage lasts for so many tokens or so many steps; --set replaces one by the other. */
@@ -182,6 +186,15 @@ TEST(mistakes_are_named)
 	    {SMALL, "stage.1.clip=nan", "is nan"},
 	    {FRAME "\"adapter\": {\"path\": \"x\", \"bits\": 4}, \"stages\": [" STAGE "]}", NULL,
 	     "adapter.bits is given beside adapter.path"},
+	    {FRAME "\"adapter\": {\"path\": \"x\", \"layers\": [1]}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.layers is given beside adapter.path"},
+	    {FRAME "\"adapter\": {\"path\": \"x\", \"source\": \"own\"}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.source is given beside adapter.path"},
+	    {FRAME "\"adapter\": {\"layers\": []}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.layers names no layer, and adapter.seen is 0"},
+	    {FRAME "\"adapter\": {\"layers\": [0], \"first_global_layers\": 1}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.layers: names layer 0, which first_global_layers (1) leaves without an adapter"},
+	    {SMALL, "adapter.layers=third", "--set adapter.layers: is third; give all, or numbers of layers"},
 	    {FRAME "\"adapter\": {\"window\": 64, \"delay\": 63}, \"stages\": [" STAGE "]}", NULL,
 	     "adapter.delay: is 63 beside a window of 64"},
 	    {FRAME "\"adapter\": {\"source\": \"words\"}, \"stages\": [" STAGE "]}", NULL,

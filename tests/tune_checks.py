@@ -293,6 +293,34 @@ class Training(Case):
         options = json.loads(content("adapted/checkpoints/step-00000002/adapter_config.json"))["options"]
         self.assertEqual((options["bits"], options["window"], options["layers"]), (4, 16, [1]))
 
+    def test_some_layers(self):
+        """Trained, resumed, exported and read with an adapter in one of several layers."""
+        config = {**CONFIG, "adapter": {**CONFIG["adapter"], "first_global_layers": 0, "layers": [0]}}
+        put("layers.json", json.dumps(config))
+        arguments = ("tune", "layers.json", "--set", "stage.*.tokens=768")
+        run(*arguments, "--out", "layered")
+        adapter = f"layered/checkpoints/{checkpoints('layered')[-1]}"
+        names = {name.split(".")[1] for name in tensors(f"{adapter}/adapter_model.safetensors") if "layers." in name}
+        self.assertEqual(names, {"0"})
+        self.assertEqual(json.loads(content(f"{adapter}/tune.json"))["adapter"]["layers"], [0])
+        self.assertEqual(json.loads(content(f"{adapter}/adapter_config.json"))["options"]["layers"], [0])
+        self.assertIn("layers      0\n", run("adapter", "info", "layered").stdout)
+        run("adapter", "export", "layered", "layered-export")
+        self.assertEqual(json.loads(content("layered-export/adapter_config.json"))["options"]["layers"], [0])
+        words = ("--prompt", "abc ", "--tokens", "4", "--temperature", "0")
+        self.assertEqual(*(run("generate", "--model", model, "--adapter", "layered", *words).stdout
+                           for model in ("model.gguf", adapter)))
+        # resumed from the first stage: the same weights
+        shutil.copytree("layered", "layered-again")
+        for name in checkpoints("layered-again")[1:]:
+            shutil.rmtree(f"layered-again/checkpoints/{name}")
+        run(*arguments, "--out", "layered-again", "--resume")
+        for name in TENSORS:
+            self.assertEqual(content(f"{adapter.replace('layered', 'layered-again', 1)}/{name}"),
+                             content(f"{adapter}/{name}"))
+        self.assertIn("adapter.layers was [0] when the run began and is \"all\" now",
+                      refusal("layers.json", "--out", "layered", "--resume", "--set", "adapter.layers=all", code=1))
+
     def test_answers_alone_count(self):
         run("tune", "chat.json", "--out", "chatted")
         self.assertEqual([e["stage"] for e in log("chatted")], ["sft"] * 6)
@@ -539,6 +567,7 @@ class Refusals(Case):
             ("model=missing.gguf", "missing.gguf"),
             ("stage.1.data=missing.tokens", "missing.tokens"),
             ("adapter.source=layer 9", "adapter.source: is layer 9; the model has layers 0 to"),
+            ("adapter.layers=1,2", "adapter.layers: names layer 2; the model has layers 0 to 1"),
             ("adapter.first_global_layers=9", "first_global_layers is 9"),
         ):
             self.assertIn(wanted, refusal("config.json", "--out", "refused", "--set", setting, code=1))
@@ -567,6 +596,8 @@ class Refusals(Case):
             stages = shipped["stages"]
             if "seen" in shipped["adapter"]:  # at most the width of a model that is small
                 small += ["adapter.seen=8"]
+            if "layers" in shipped["adapter"]:  # of those that it has
+                small += ["adapter.layers=0"]
             for i, stage in enumerate(stages, 1):
                 if stage["kind"] == "pointer":
                     small += [f"stage.{i}.data=held.tokens", f"stage.{i}.pointer.positions=1200"]

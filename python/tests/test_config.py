@@ -44,7 +44,7 @@ def test_every_option_has_a_value_that_is_not_its_default() -> None:
 def test_the_options_are_those_of_the_program() -> None:
     """Names, defaults, choices and ranges, as `rosatune adapter options` prints them."""
     rows = json.loads(program.succeed("adapter", "options", "--json"))["options"]
-    assert {row["name"] for row in rows} == set(OTHERS) - {"layers"}  # layers is read from the tensors there
+    assert {row["name"] for row in rows} == set(OTHERS)
     for row in rows:
         name = row["name"]
         assert getattr(RosaConfig(), name) == row["default"], name
@@ -56,6 +56,8 @@ def test_the_options_are_those_of_the_program() -> None:
                 RosaConfig(**{name: "nothing"})
         elif row["type"] == "source":
             assert RosaConfig(**{name: "tokens+layer 2"}).source == "tokens+layer 2"
+        elif row["type"] == "layers":
+            assert RosaConfig(**{name: [2, 0]}).layers == (0, 2)
         elif row["type"] == "bool":
             assert RosaConfig(**{name: False}) != RosaConfig(**{name: True})
         else:

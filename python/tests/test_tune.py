@@ -119,7 +119,7 @@ def test_checkpoints_are_loaded(fusion: str, qk: str, tmp_path: Path) -> None:
     shard(tmp_path / "text.tokens", tokens)
     tiny.model("qwen3").save_pretrained(tmp_path / "model")
     options = dict(fusion=fusion, qk=qk, v_from="layer" if qk == "separate" else "embeddings", window=8, sinks=2,
-                   bits=4, policy="inclusive", max_match=3, e_start=0.2, source="tokens+own", delay=None, chain=2, gain=True, gate=True)  # fmt: skip
+                   bits=4, policy="inclusive", max_match=3, e_start=0.2, layers=[0, 2], source="tokens+own", delay=None, chain=2, gain=True, gate=True)  # fmt: skip
     program.succeed("tune", config(tmp_path, "all", **options))
     saved = tmp_path / "run" / "checkpoints" / f"step-{STEPS:08}"
     model = AutoModelForCausalLM.from_pretrained(saved)

@@ -46,7 +46,7 @@ struct mqar_trainer {
 
 static rosa_status check_network(const struct mqar_setup *setup, rosa_error *err)
 {
-	const struct adapter_shape shape = {setup->width, setup->layers, setup->task.vocabulary, NULL};
+	const struct adapter_shape shape = {setup->width, setup->layers, setup->task.vocabulary};
 
 	if (!setup->layers || setup->layers > MQAR_MOST_LAYERS)
 		return rosa_fail(err, ROSA_EINVAL, "%zu layers: use 1 to %d", setup->layers, MQAR_MOST_LAYERS);

@@ -102,6 +102,7 @@ static const struct key_table stage_table = {stage_rows, ROWS(stage_rows)};
 static const struct key_section config_sections[] = {
     {&config_table, "", 0, 0},
     {&begin_table, "adapter.", 0, 0},
+    {&adapter_layers_table, "adapter.", AT(options), KEY_FIXED | KEY_START},
     {&adapter_option_table, "adapter.", AT(options), KEY_FIXED | KEY_START},
     {&learning_option_table, "learning.", AT(options), 0},
 };
@@ -255,6 +256,11 @@ static rosa_status check_config(const struct tune_config *config, const char *fi
 				 "has its own, so leave one of them out",
 				 file, config->start_key);
 	snprintf(prefix, sizeof(prefix), "%.100s: adapter.", file);
+	if (config->rosa && !config->adapter && layers_empty(&config->options.layers) && !config->options.seen)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "%.100s: adapter.layers names no layer, and adapter.seen is 0: no adapter is left; "
+				 "name layers, or set adapter.rosa to false",
+				 file);
 	if (config->rosa && !config->adapter)
 		status = adapter_options_check(&config->options, NULL, prefix, err);
 	for (size_t i = 0; i < config->stage_count && status == ROSA_OK; i++)
