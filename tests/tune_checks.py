@@ -321,6 +321,14 @@ class Training(Case):
         self.assertIn("adapter.layers was [0] when the run began and is \"all\" now",
                       refusal("layers.json", "--out", "layered", "--resume", "--set", "adapter.layers=all", code=1))
 
+    def test_q_and_k_that_stay(self):
+        """Aligned they begin with the same numbers, so with a rate of 0 they end so."""
+        for factor, same in ("0", True), ("0.5", False):
+            out = f"paced{factor}"
+            tune(out, "--set", f"stage.*.qk_factor={factor}", "--set", "stage.*.tokens=600")
+            found = tensors(f"{out}/checkpoints/{checkpoints(out)[-1]}/adapter_model.safetensors")
+            self.assertEqual(found["layers.1.q_proj.weight"] == found["layers.1.k_proj.weight"], same)
+
     def test_answers_alone_count(self):
         run("tune", "chat.json", "--out", "chatted")
         self.assertEqual([e["stage"] for e in log("chatted")], ["sft"] * 6)

@@ -211,6 +211,7 @@ static rosa_status make_learner(mqar_trainer *t, rosa_error *err)
 						.eps = 1e-8,
 						.decay = setup->decay,
 						.vector_factor = setup->vector_factor,
+						.qk_factor = 1,
 						.clip = setup->clip,
 						.seed = draw_long(setup->seed, 3, 0)};
 

@@ -433,6 +433,17 @@ void network_set_seed(network *network, uint64_t seed)
 	network->options.adapter.learning.seed = seed;
 }
 
+void network_pace_qk(network *n, double pace)
+{
+	for (size_t i = 0; i < n->config.layers; i++) {
+		const struct weight *both[] = {&n->layers[i].rosa_q, &n->layers[i].rosa_k};
+
+		for (size_t j = 0; j < 2; j++)
+			if (both[j]->value)
+				n->parameters.all[both[j]->index].pace = pace;
+	}
+}
+
 /* ---------------------------------------------------------------------------------------------- room for a batch -- */
 
 static size_t tape_count(const network *n)

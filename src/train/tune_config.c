@@ -62,6 +62,8 @@ static const struct key stage_rows[] = {
     {"adapter_rate.min", KEY_NUMBER, STAGE_AT(adapter_min), 0, 10, 5e-5, NULL, 0, "at the end of the cosine", NULL},
     {"vector_factor", KEY_NUMBER, STAGE_AT(vector_factor), 0, 1000, 5, NULL, 0,
      "rate of the adapter's vectors (e0, e1, gain, gate), times adapter_rate", NULL},
+    {"qk_factor", KEY_NUMBER, STAGE_AT(qk_factor), 0, 1000, 1, NULL, 0,
+     "rate of the q and k that layers look up by, times adapter_rate; 0: they stay", NULL},
     {"backbone_rate.max", KEY_NUMBER, STAGE_AT(backbone_max), 0, 10, 5e-6, NULL, 0, "learning rate of the model", NULL},
     {"backbone_rate.min", KEY_NUMBER, STAGE_AT(backbone_min), 0, 10, 1e-6, NULL, 0, "at the end of the cosine", NULL},
     {"warmup", KEY_SIZE, STAGE_AT(warmup), 0, KEY_EXACT, 20, NULL, 0, "steps until the rates reach their maximum",
