@@ -123,9 +123,9 @@ TEST(steps_or_tokens)
 /* The help names every key with its default. */
 TEST(help_names_keys)
 {
-	static const char *const lines[] = {
-	    "  adapter.bits [16] ", "  learning.qk_grad [linear] ",   "  recompute [true] ",
-	    "    steps [0] ",       "    adapter_rate.max [0.0003] ", "    valid "};
+	static const char *const lines[] = {"  adapter.bits [16] ",          "  learning.qk_grad [linear] ",
+					    "  recompute [true] ",           "    steps [0] ",
+					    "    adapter_rate.max [0.002] ", "    valid "};
 	struct json_text text = {0};
 
 	tune_config_help(&text);
@@ -255,7 +255,7 @@ TEST(compares)
 
 	told[0] = '\0';
 	must(tune_config_compare(was, now, 0, hear, NULL, &err));
-	assert_string_equal(told, "stage.1.adapter_rate.max was 0.0003, it is 0.001 from here on; ");
+	assert_string_equal(told, "stage.1.adapter_rate.max was 0.002, it is 0.001 from here on; ");
 	must_refuse(tune_config_compare(was, now, 1, hear, NULL, &err), ROSA_EINVAL);
 	for (size_t i = 0; i < COUNT(fixed); i++)
 		must_fail(tune_config_compare(was, must_load(SMALL, fixed[i]), 0, hear, NULL, &err), ROSA_EINVAL,

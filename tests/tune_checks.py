@@ -33,7 +33,8 @@ STAGES = [
     dict(name="warm", kind="adapter", data="text.tokens", valid="valid.tokens", length=48, batch=4, tokens=12 * 4 * 48,
          warmup=3, adapter_rate=dict(max=1e-2, min=1e-3), save_every=5, valid_every=8, valid_samples=5),
     dict(name="full", kind="all", data=["text.tokens"], length=48, batch=4, micro_batch=3, tokens=12 * 4 * 48, warmup=2,
-         backbone_rate=dict(max=1e-3, min=1e-4), weight_decay=0.1, save_every=4, keep=2),
+         adapter_rate=dict(max=3e-4, min=5e-5), backbone_rate=dict(max=1e-3, min=1e-4), weight_decay=0.1, save_every=4,
+         keep=2),
 ]
 CONFIG = dict(model="model.gguf", out="nowhere", seed=3, threads=1, stages=STAGES,
               adapter=dict(bits=4, window=16, first_global_layers=1, source="tokens+own", delay=None, chain=2,

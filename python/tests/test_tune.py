@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,17 @@ def test_steps_of_pytorch(start: str, architecture: str, kind: str, tmp_path: Pa
         moved = (weight - theirs[name]).abs()
         assert moved.mean() < 2e-5, name
         assert moved.max() < 4e-3, name
+
+
+def test_default_rates_are_the_same() -> None:
+    text = program.succeed("tune", "--help").decode()
+    told = dict(re.findall(r"^ +([\w.]+) \[(.+?)\] ", text, re.M))
+    ours = {name: value.default for name, value in inspect.signature(rosatune.hf.parameter_groups).parameters.items()}
+    assert float(told["adapter_rate.max"]) == ours["adapter_lr"]
+    assert float(told["backbone_rate.max"]) == ours["backbone_lr"]
+    assert float(told["weight_decay"]) == ours["weight_decay"]
+    assert float(told["qk_factor"]) == ours["qk_factor"]
+    assert ours["vector_lr"] is None and told["vector_factor"] == "5"  # which is what None means
 
 
 @pytest.mark.parametrize("fusion", ("post", "pre"))
