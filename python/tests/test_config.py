@@ -193,6 +193,20 @@ def test_dictionaries_and_files(tmp_path: Path) -> None:
     assert RosaConfig.from_dict({"source": "tokens"}) == RosaConfig(v_from="layer")
 
 
+@pytest.mark.parametrize("version", (1, 2))
+def test_missing_options_keep_their_meaning(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder from before heads of tokens seen has none, also if new adapters should have one."""
+    init = inspect.unwrap(RosaConfig.__init__)
+    defaults = [64 if name == "seen" else getattr(RosaConfig(), name) for name in OTHERS]
+    monkeypatch.setattr(init, "__defaults__", tuple(defaults))
+    assert RosaConfig().seen == 64
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({"format": version, "options": {"bits": 4, "window": 64}}))
+    assert RosaConfig.load(file).seen == 0
+
+
 def test_files_that_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "adapter_config.json"
     with pytest.raises(rosatune.AdapterError, match="no such file; name a folder"):

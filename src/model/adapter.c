@@ -133,7 +133,9 @@ static rosa_status read_options(struct json root, const char *file, struct adapt
 	rosa_status status = json_get_object(root, "options", JSON_NEEDED, &options, err);
 
 	adapter->options = adapter->format == 1 ? adapter_options_paper() : adapter_options_default();
-	adapter->options.v_from = V_LAYER; /* of folders that were written before there was a choice */
+	/* what fields that are missing meant when the folder was written, whatever their default is now */
+	adapter->options.v_from = V_LAYER;
+	adapter->options.seen = 0;
 	if (status == ROSA_OK)
 		status = keys_read(&adapter_option_keys, &adapter->options, options, &place, err);
 	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) && status == ROSA_OK; i++)

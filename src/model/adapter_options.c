@@ -120,6 +120,7 @@ struct adapter_options adapter_options_paper(void)
 	options.learning.v_grad = ROSA_V_SIGMOID;
 	options.source_seed = 0;
 	options.sinks = 0;
+	options.seen = 0;
 	return options;
 }
 
