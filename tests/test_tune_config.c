@@ -175,6 +175,8 @@ TEST(mistakes_are_named)
 	    {SMALL, "bits", "give key=value"},
 	    {SMALL, "adapter.bits=x", "--set adapter.bits: is x"},
 	    {SMALL, "adapter.bots=4", "did you mean adapter.bits?"},
+	    {SMALL, "adapter.wndw=4", "did you mean adapter.window?"},
+	    {SMALL, "adapter.mood=4", "adapter.mood: is not a known key; 'rosatune tune --help' lists them all"},
 	    {SMALL, "stage.2.tokens=4", "there is no such stage; they are 1 to 1"},
 	    {SMALL, "stage.1.tokens=0", "stage.1: has neither tokens nor steps"},
 	    {SMALL, "stage.1.steps=1.5", "--set stage.1.steps: is 1.5"},
