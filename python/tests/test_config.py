@@ -194,9 +194,7 @@ def test_dictionaries_and_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", (1, 2))
-def test_missing_options_keep_their_meaning(
-    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_options_keep_their_meaning(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder from before heads of tokens seen has none, also if new adapters should have one."""
     init = inspect.unwrap(RosaConfig.__init__)
     defaults = [64 if name == "seen" else getattr(RosaConfig(), name) for name in OTHERS]
