@@ -48,7 +48,7 @@ import numpy as np
 
 COMPRESSED = [{"id": lzma.FILTER_LZMA2, "preset": 9, "dict_size": 1 << 26, "lc": 0, "lp": 2, "pb": 2}]
 
-TEXTS = 1024  # of choices, read at once: for each a head of tokens seen has 16 bytes for every token of the vocabulary
+TEXTS = 1024  # of choices, read at once: for each a seen-token head has 16 bytes for every token of the vocabulary
 
 # How a model is read, and whether its pointer takes part.
 CONDITIONS = {
@@ -454,7 +454,7 @@ class Reader:
         target = torch.from_numpy(ids[row, place + 1]).to(self.device)
         on_device = torch.from_numpy(ids).to(self.device)
         hidden = self.model.get_decoder()(input_ids=on_device, use_cache=False).last_hidden_state
-        step, output = step_of(self.model), self.model.get_output_embeddings()  # of a head of tokens seen, if any
+        step, output = step_of(self.model), self.model.get_output_embeddings()  # of a seen-token head, if any
         hidden = hidden[torch.from_numpy(row).to(self.device), torch.from_numpy(place).to(self.device)]
         stride = max(1, (1 << 28) // output.weight.shape[0])
         parts = []

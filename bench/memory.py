@@ -334,7 +334,7 @@ class Bench:
 
 
 def token_loss(hidden, weight, targets, head=None, times=None, old=None):
-    """The mean loss; head, times and old are those of a head of tokens seen."""
+    """The mean loss; head, times and old are those of a seen-token head."""
     logits = functional.linear(hidden, weight).float()
     if head is not None:
         logits = _seen.add_plain(logits, head.parts(hidden, weight), times, old)
@@ -351,15 +351,9 @@ def schedule(step, run):
 def train(bench, run, model, log):
     """Train; the losses along the way, and the speed."""
     rates = dict(adapter_lr=run.rate_matrix, vector_lr=run.rate_vector, backbone_lr=run.rate_backbone)
-    groups = rosatune.hf.parameter_groups(model, **rates)
     if run.rate_qk is not None:
-        slow = [getattr(adapter, name).weight for adapter in rosatune.hf.adapters(model).values()
-                for name in ("q_proj", "k_proj") if getattr(adapter, name, None) is not None]
-        known = {id(weight) for weight in slow}  # one that is shared has two names
-        for group in groups:
-            group["params"] = [weight for weight in group["params"] if id(weight) not in known]
-        slow = list({id(weight): weight for weight in slow}.values())
-        groups.append({"params": slow, "lr": run.rate_qk, "weight_decay": 0.0, "name": "q and k"})
+        rates["qk_factor"] = run.rate_qk / run.rate_matrix
+    groups = rosatune.hf.parameter_groups(model, **rates)
     weights = [weight for group in groups for weight in group["params"]]
     full = [group["lr"] for group in groups]
     for group in groups:

@@ -7,7 +7,7 @@
 #include "rosa/arguments.h"
 #include "support_test.h"
 
-static const struct key_table *const tables[] = {&adapter_option_table, &learning_option_table};
+static const struct key_table *const tables[] = {&adapter_layers_table, &adapter_option_table, &learning_option_table};
 
 TEST(defaults_are_the_library_s)
 {
@@ -59,7 +59,7 @@ TEST(the_library_agrees)
 /* A row has a name, help of one line, and a default that is among what it may be. */
 TEST(rows_are_complete)
 {
-	for (size_t t = 0; t < 2; t++) {
+	for (size_t t = 0; t < COUNT(tables); t++) {
 		for (size_t i = 0; i < tables[t]->count; i++) {
 			const struct key *row = &tables[t]->rows[i];
 			double words = 0;
@@ -81,7 +81,7 @@ TEST(rows_are_complete)
 					    (row->marks & KEY_NULL && row->fallback == -1));
 				break;
 			case KEY_CUSTOM:
-				assert_ptr_equal(row->custom, &source_key);
+				assert_true(row->custom == &source_key || row->custom == &layers_key);
 				break;
 			default:
 				fail_msg("%s: this type has no command-line option", row->name);
@@ -101,7 +101,7 @@ TEST(what_is_written_reads_back)
 	struct json root = {0};
 	rosa_error err = {ROSA_OK, ""};
 
-	for (size_t t = 0; t < 2; t++) {
+	for (size_t t = 0; t < COUNT(tables); t++) {
 		for (size_t i = 0; i < tables[t]->count; i++) {
 			const struct key *row = &tables[t]->rows[i];
 			const struct key_place at = {.key = row->name};
@@ -112,7 +112,8 @@ TEST(what_is_written_reads_back)
 			else if (row->type == KEY_BOOL)
 				snprintf(text, sizeof(text), "%s", row->fallback != 0 ? "false" : "true");
 			else if (row->type == KEY_CUSTOM)
-				snprintf(text, sizeof(text), "layer 3+tokens+layer 65535");
+				snprintf(text, sizeof(text),
+					 row->custom == &source_key ? "layer 3+tokens+layer 65535" : "3,0,1023");
 			else
 				snprintf(text, sizeof(text), row->type == KEY_SIZE ? "7" : "0.3");
 			must(keys_set(&adapter_option_keys, &options, text, &at, &err));
@@ -128,6 +129,9 @@ TEST(what_is_written_reads_back)
 	json_text_add(&second, "}");
 	assert_string_equal(first.data, second.data);
 	assert_int_equal(again.bits, 7);
+	assert_non_null(strstr(first.data, "\"layers\": [0, 3, 1023],"));
+	assert_true(layers_have(&again.layers, 3) && layers_have(&again.layers, 1023));
+	assert_false(layers_have(&again.layers, 1) || layers_have(&again.layers, 1024));
 	assert_int_equal(again.source.count, 3);
 	assert_int_equal(again.source.all[2].layer, 65535);
 	assert_int_equal(again.delay, 7);
@@ -238,6 +242,45 @@ TEST(sources_are_parsed)
 	}
 }
 
+TEST(layers_are_parsed)
+{
+	static const struct {
+		const char *text, *says; /* NULL: taken */
+	} words[] = {
+	    {"all", NULL},
+	    {"0", NULL},
+	    {"1023,7", NULL},
+	    {"", "layers: is ; give all, or numbers of layers such as 0,3,6"},
+	    {"every", "is every; give all"},
+	    {"1,", "give all"},
+	    {",1", "give all"},
+	    {"1,,2", "give all"},
+	    {"-1", "give all"},
+	    {"1k", "give all"},
+	    {"11111111111111111111111", "give all"},
+	    {"3,3", "layers: names layer 3 twice"},
+	    {"1024", "names layer 1024; layers with an adapter are below 1024"},
+	};
+
+	for (size_t i = 0; i < COUNT(words); i++) {
+		struct adapter_options options = adapter_options_default();
+		const struct key_place place = {.key = "layers"};
+		rosa_error err = {ROSA_OK, ""};
+
+		if (keys_set(&adapter_option_keys, &options, words[i].text, &place, &err) == ROSA_OK)
+			assert_null(words[i].says);
+		else
+			must_say(words[i].says ? words[i].says : "taken");
+	}
+}
+
+static void name_layers(struct adapter_options *options, const char *text)
+{
+	const struct key_place place = {.key = "layers"};
+
+	assert_int_equal(keys_set(&adapter_option_keys, options, text, &place, NULL), ROSA_OK);
+}
+
 static struct adapter_options with_source(const char *text)
 {
 	struct adapter_options options = adapter_options_paper();
@@ -277,6 +320,18 @@ TEST(reads_of_a_layer)
 	assert_int_equal(adapter_delay(&options), 0);
 }
 
+/* A layer has an adapter where it may have one, is named, and has something to read. */
+TEST(layers_with_an_adapter)
+{
+	struct adapter_options options = with_source("layer 3");
+
+	assert_true(!adapter_covers(&options, 2) && adapter_covers(&options, 3) && adapter_covers(&options, 4));
+	options.first_global_layers = 4;
+	assert_true(!adapter_covers(&options, 3) && adapter_covers(&options, 4));
+	name_layers(&options, "5,7");
+	assert_true(!adapter_covers(&options, 4) && adapter_covers(&options, 5) && !adapter_covers(&options, 6));
+}
+
 /* Token ids are matched as they are: with as many bits as the vocabulary needs, and never folded. */
 TEST(what_retrieval_is_told)
 {
@@ -307,41 +362,45 @@ TEST(what_retrieval_is_told)
 TEST(checks_name_the_option)
 {
 	static const struct {
-		const char *source;
+		const char *source, *layers;
 		uint64_t window, delay, bits, global;
 		size_t vocabulary;
 		const char *says; /* NULL: right */
 	} cases[] = {
-	    {"own", 16, 0, 4, 0, 0, NULL},
-	    {"own", 16, 16, 4, 0, 0, NULL},
-	    {"own", 16, 17, 4, 0, 0, NULL},
-	    {"own", 0, 17, 4, 0, 0, NULL},
-	    {"own", 16, KEY_UNSET, 4, 0, 0, NULL},
-	    {"own", 16, 15, 4, 0, 0,
+	    {"own", "1,3", 16, 0, 4, 0, 0, NULL},
+	    {"own", "1,3", 16, 16, 4, 0, 0, NULL},
+	    {"own", "1,3", 16, 17, 4, 0, 0, NULL},
+	    {"own", "1,3", 0, 17, 4, 0, 0, NULL},
+	    {"own", "1,3", 16, KEY_UNSET, 4, 0, 0, NULL},
+	    {"own", "1,3", 16, 15, 4, 0, 0,
 	     "--delay: is 15 beside a window of 16: attention still sees what would be found; use 0, or 16 or more"},
-	    {"own", 16, 0, 3, 0, 0, "--bits: is 3, of which the model's width 64 is no multiple"},
-	    {"embeddings", 16, 0, 3, 0, 0, "--bits: is 3"},
-	    {"tokens", 16, 0, 3, 0, 0, NULL},
-	    {"tokens", 16, 0, 3, 0, 1 << 20, NULL},
-	    {"tokens", 16, 0, 3, 0, (1 << 20) + 1,
+	    {"own", "1,3", 16, 0, 3, 0, 0, "--bits: is 3, of which the model's width 64 is no multiple"},
+	    {"embeddings", "1,3", 16, 0, 3, 0, 0, "--bits: is 3"},
+	    {"tokens", "1,3", 16, 0, 3, 0, 0, NULL},
+	    {"tokens", "1,3", 16, 0, 3, 0, 1 << 20, NULL},
+	    {"tokens", "1,3", 16, 0, 3, 0, (1 << 20) + 1,
 	     "--source: is tokens, and the model's vocabulary of 1048577 is above 1048576; use embeddings"},
-	    {"layer 3", 16, 0, 4, 0, 0, NULL},
-	    {"layer 4", 16, 0, 4, 0, 0, "--source: is layer 4; the model has layers 0 to 3"},
-	    {"layer 2", 16, 0, 4, 0, 0, "--source: is layer 2, which has no adapter; name one that has"},
-	    {"tokens+layer 0", 16, 0, 4, 1, 0, "--source: is layer 0, which has no adapter"},
-	    {"own", 16, 0, 4, 5, 0, "--first_global_layers: is 5; the model has 4 layers"},
+	    {"layer 3", "3", 16, 0, 4, 0, 0, NULL},
+	    {"layer 4", "1,3", 16, 0, 4, 0, 0, "--source: is layer 4; the model has layers 0 to 3"},
+	    {"layer 2", "1,3", 16, 0, 4, 0, 0, "--source: is layer 2, which has no adapter; name one that has"},
+	    {"tokens+layer 0", "all", 16, 0, 4, 1, 0, "--source: is layer 0, which has no adapter"},
+	    {"own", "1,3", 16, 0, 4, 5, 0, "--first_global_layers: is 5; the model has 4 layers"},
+	    {"tokens", "1,4", 16, 0, 4, 0, 0, "--layers: names layer 4; the model has layers 0 to 3"},
+	    {"tokens", "1,3", 16, 0, 4, 2, 0, "--layers: names layer 1, which first_global_layers (2) leaves without"},
+	    {"layer 3", "1,3", 16, 0, 4, 0, 0,
+	     "--layers: names layer 1, which has nothing to read: its only source is"},
 	};
-	const bool adapted[] = {false, true, false, true};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct adapter_options options = with_source(cases[i].source);
-		const struct adapter_shape shape = {64, 4, cases[i].vocabulary, adapted};
+		const struct adapter_shape shape = {64, 4, cases[i].vocabulary};
 		rosa_error err = {ROSA_OK, ""};
 
 		options.window = cases[i].window;
 		options.delay = cases[i].delay;
 		options.bits = cases[i].bits;
 		options.first_global_layers = cases[i].global;
+		name_layers(&options, cases[i].layers);
 		if (adapter_options_check(&options, &shape, "--", &err) == ROSA_OK) {
 			assert_null(cases[i].says);
 			continue;

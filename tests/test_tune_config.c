@@ -104,6 +104,10 @@ TEST(settings_win)
 	config = must_load(FRAME "\"adapter\": {\"delay\": null}, \"stages\": [" STAGE "]}", NULL);
 	assert_true(config->options.delay == KEY_UNSET);
 	assert_int_equal(must_load(two, "stage.2.valid=")->stages[1].valid.count, 0);
+	assert_false(must_load(two, NULL)->options.layers.named);
+	assert_false(layers_have(&must_load(two, "adapter.layers=0,3")->options.layers, 1));
+	config = must_load(FRAME "\"adapter\": {\"layers\": [0, 3], \"seen\": 8}, \"stages\": [" STAGE "]}", NULL);
+	assert_true(layers_have(&config->options.layers, 3) && !layers_have(&config->options.layers, 4));
 }
 
 /* A stage lasts for so many tokens or so many steps; --set replaces one by the other. */
@@ -121,9 +125,9 @@ TEST(steps_or_tokens)
 /* The help names every key with its default. */
 TEST(help_names_keys)
 {
-	static const char *const lines[] = {
-	    "  adapter.bits [16] ", "  learning.qk_grad [linear] ",   "  recompute [true] ",
-	    "    steps [0] ",       "    adapter_rate.max [0.0003] ", "    valid "};
+	static const char *const lines[] = {"  adapter.bits [16] ",          "  learning.qk_grad [linear] ",
+					    "  recompute [true] ",           "    steps [0] ",
+					    "    adapter_rate.max [0.002] ", "    valid "};
 	struct json_text text = {0};
 
 	tune_config_help(&text);
@@ -173,6 +177,8 @@ TEST(mistakes_are_named)
 	    {SMALL, "bits", "give key=value"},
 	    {SMALL, "adapter.bits=x", "--set adapter.bits: is x"},
 	    {SMALL, "adapter.bots=4", "did you mean adapter.bits?"},
+	    {SMALL, "adapter.wndw=4", "did you mean adapter.window?"},
+	    {SMALL, "adapter.mood=4", "adapter.mood: is not a known key; 'rosatune tune --help' lists them all"},
 	    {SMALL, "stage.2.tokens=4", "there is no such stage; they are 1 to 1"},
 	    {SMALL, "stage.1.tokens=0", "stage.1: has neither tokens nor steps"},
 	    {SMALL, "stage.1.steps=1.5", "--set stage.1.steps: is 1.5"},
@@ -185,6 +191,15 @@ TEST(mistakes_are_named)
 	    {SMALL, "stage.1.clip=nan", "is nan"},
 	    {FRAME "\"adapter\": {\"path\": \"x\", \"bits\": 4}, \"stages\": [" STAGE "]}", NULL,
 	     "adapter.bits is given beside adapter.path"},
+	    {FRAME "\"adapter\": {\"path\": \"x\", \"layers\": [1]}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.layers is given beside adapter.path"},
+	    {FRAME "\"adapter\": {\"path\": \"x\", \"source\": \"own\"}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.source is given beside adapter.path"},
+	    {FRAME "\"adapter\": {\"layers\": []}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.layers names no layer, and adapter.seen is 0"},
+	    {FRAME "\"adapter\": {\"layers\": [0], \"first_global_layers\": 1}, \"stages\": [" STAGE "]}", NULL,
+	     "adapter.layers: names layer 0, which first_global_layers (1) leaves without an adapter"},
+	    {SMALL, "adapter.layers=third", "--set adapter.layers: is third; give all, or numbers of layers"},
 	    {FRAME "\"adapter\": {\"window\": 64, \"delay\": 63}, \"stages\": [" STAGE "]}", NULL,
 	     "adapter.delay: is 63 beside a window of 64"},
 	    {FRAME "\"adapter\": {\"source\": \"words\"}, \"stages\": [" STAGE "]}", NULL,
@@ -245,7 +260,7 @@ TEST(compares)
 
 	told[0] = '\0';
 	must(tune_config_compare(was, now, 0, hear, NULL, &err));
-	assert_string_equal(told, "stage.1.adapter_rate.max was 0.0003, it is 0.001 from here on; ");
+	assert_string_equal(told, "stage.1.adapter_rate.max was 0.002, it is 0.001 from here on; ");
 	must_refuse(tune_config_compare(was, now, 1, hear, NULL, &err), ROSA_EINVAL);
 	for (size_t i = 0; i < COUNT(fixed); i++)
 		must_fail(tune_config_compare(was, must_load(SMALL, fixed[i]), 0, hear, NULL, &err), ROSA_EINVAL,

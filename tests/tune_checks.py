@@ -35,7 +35,8 @@ STAGES = [
     dict(name="warm", kind="adapter", data="text.tokens", valid="valid.tokens", length=48, batch=4, tokens=12 * 4 * 48,
          warmup=3, adapter_rate=dict(max=1e-2, min=1e-3), save_every=5, valid_every=8, valid_samples=5),
     dict(name="full", kind="all", data=["text.tokens"], length=48, batch=4, micro_batch=3, tokens=12 * 4 * 48, warmup=2,
-         backbone_rate=dict(max=1e-3, min=1e-4), weight_decay=0.1, save_every=4, keep=2),
+         adapter_rate=dict(max=3e-4, min=5e-5), backbone_rate=dict(max=1e-3, min=1e-4), weight_decay=0.1, save_every=4,
+         keep=2),
 ]
 CONFIG = dict(model="model.gguf", out="nowhere", seed=3, threads=1, stages=STAGES,
               adapter=dict(bits=4, window=16, first_global_layers=1, source="tokens+own", delay=None, chain=2,
@@ -294,6 +295,42 @@ class Training(Case):
         run("tune", "from_adapter.json", "--out", "adapted", "--set", "stage.*.tokens=100")
         options = json.loads(content("adapted/checkpoints/step-00000002/adapter_config.json"))["options"]
         self.assertEqual((options["bits"], options["window"], options["layers"]), (4, 16, [1]))
+
+    def test_some_layers(self):
+        """Trained, resumed, exported and read with an adapter in one of several layers."""
+        config = {**CONFIG, "adapter": {**CONFIG["adapter"], "first_global_layers": 0, "layers": [0]}}
+        put("layers.json", json.dumps(config))
+        arguments = ("tune", "layers.json", "--set", "stage.*.tokens=768")
+        run(*arguments, "--out", "layered")
+        adapter = f"layered/checkpoints/{checkpoints('layered')[-1]}"
+        names = {name.split(".")[1] for name in tensors(f"{adapter}/adapter_model.safetensors") if "layers." in name}
+        self.assertEqual(names, {"0"})
+        self.assertEqual(json.loads(content(f"{adapter}/tune.json"))["adapter"]["layers"], [0])
+        self.assertEqual(json.loads(content(f"{adapter}/adapter_config.json"))["options"]["layers"], [0])
+        self.assertIn("layers      0\n", run("adapter", "info", "layered").stdout)
+        run("adapter", "export", "layered", "layered-export")
+        self.assertEqual(json.loads(content("layered-export/adapter_config.json"))["options"]["layers"], [0])
+        words = ("--prompt", "abc ", "--tokens", "4", "--temperature", "0")
+        self.assertEqual(*(run("generate", "--model", model, "--adapter", "layered", *words).stdout
+                           for model in ("model.gguf", adapter)))
+        # resumed from the first stage: the same weights
+        shutil.copytree("layered", "layered-again")
+        for name in checkpoints("layered-again")[1:]:
+            shutil.rmtree(f"layered-again/checkpoints/{name}")
+        run(*arguments, "--out", "layered-again", "--resume")
+        for name in TENSORS:
+            self.assertEqual(content(f"{adapter.replace('layered', 'layered-again', 1)}/{name}"),
+                             content(f"{adapter}/{name}"))
+        self.assertIn("adapter.layers was [0] when the run began and is \"all\" now",
+                      refusal("layers.json", "--out", "layered", "--resume", "--set", "adapter.layers=all", code=1))
+
+    def test_q_and_k_that_stay(self):
+        """Aligned they begin with the same numbers, so with a rate of 0 they end so."""
+        for factor, same in ("0", True), ("0.5", False):
+            out = f"paced{factor}"
+            tune(out, "--set", f"stage.*.qk_factor={factor}", "--set", "stage.*.tokens=600")
+            found = tensors(f"{out}/checkpoints/{checkpoints(out)[-1]}/adapter_model.safetensors")
+            self.assertEqual(found["layers.1.q_proj.weight"] == found["layers.1.k_proj.weight"], same)
 
     def test_answers_alone_count(self):
         run("tune", "chat.json", "--out", "chatted")
@@ -569,6 +606,7 @@ class Refusals(Case):
             ("model=missing.gguf", "missing.gguf"),
             ("stage.1.data=missing.tokens", "missing.tokens"),
             ("adapter.source=layer 9", "adapter.source: is layer 9; the model has layers 0 to"),
+            ("adapter.layers=1,2", "adapter.layers: names layer 2; the model has layers 0 to 1"),
             ("adapter.first_global_layers=9", "first_global_layers is 9"),
         ):
             self.assertIn(wanted, refusal("config.json", "--out", "refused", "--set", setting, code=1))
@@ -597,6 +635,8 @@ class Refusals(Case):
             stages = shipped["stages"]
             if "seen" in shipped["adapter"]:  # at most the width of a model that is small
                 small += ["adapter.seen=8"]
+            if "layers" in shipped["adapter"]:  # of those that it has
+                small += ["adapter.layers=0"]
             for i, stage in enumerate(stages, 1):
                 if stage["kind"] == "pointer":
                     small += [f"stage.{i}.data=held.tokens", f"stage.{i}.pointer.positions=1200"]

@@ -277,7 +277,7 @@ class RosaConfig:
     sinks: int = _option(MODEL, 4, _whole(0, _c.MAX_STEPS), paper=0)
     layers: Union[str, Iterable[int]] = _option(MODEL, "all", _layers)
     first_global_layers: int = _option(MODEL, 0, _whole(0, 1 << 16))
-    seen: int = _option(MODEL, 0, _whole(0, 1 << 16))
+    seen: int = _option(MODEL, 0, _whole(0, 1 << 16), paper=0)
 
     source: str = _option(SOURCE, "tokens", _source, paper="own")
     delay: Optional[int] = _option(SOURCE, None, _delay, paper=0)
@@ -368,10 +368,10 @@ class RosaConfig:
 
     @classmethod
     def from_dict(cls, options: "dict[str, Any]") -> "RosaConfig":
-        """The configuration of such a dictionary. Options that it lacks have their default.
+        """The configuration of such a dictionary. Options that it lacks mean what they did when it was written.
 
-        One without ``source`` was written before there were sources: what it lacks has the paper's value. So has
-        ``v_from`` where it lacks that alone.
+        One without ``source`` was written before there were sources: what it lacks has the paper's value. Of others,
+        ``v_from`` and ``seen`` have the paper's value where they are missing, and all else its default.
         """
         unknown = [name for name in options if name not in _names(ALL)]
         if unknown:
@@ -382,7 +382,9 @@ class RosaConfig:
                 f"the option {unknown[0]!r} is not known to rosatune {__version__}{near} "
                 f"Correct it, or update rosatune if a later version wrote it"
             )
-        return cls(**{"v_from": "layer", **options}) if "source" in options else cls.paper(**options)
+        if "source" not in options:
+            return cls.paper(**{"seen": 0, **options})
+        return cls(**{"v_from": "layer", "seen": 0, **options})
 
     def save(self, folder: Name, **fields: Any) -> None:
         """Write ``adapter_config.json`` in a folder, which is made if need be. ``fields`` are further fields of it."""

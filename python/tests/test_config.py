@@ -45,7 +45,7 @@ def test_every_option_has_a_value_that_is_not_its_default() -> None:
 def test_the_options_are_those_of_the_program() -> None:
     """Names, defaults, choices and ranges, as `rosatune adapter options` prints them."""
     rows = json.loads(program.succeed("adapter", "options", "--json"))["options"]
-    assert {row["name"] for row in rows} == set(OTHERS) - {"layers"}  # layers is read from the tensors there
+    assert {row["name"] for row in rows} == set(OTHERS)
     for row in rows:
         name = row["name"]
         assert getattr(RosaConfig(), name) == row["default"], name
@@ -57,6 +57,8 @@ def test_the_options_are_those_of_the_program() -> None:
                 RosaConfig(**{name: "nothing"})
         elif row["type"] == "source":
             assert RosaConfig(**{name: "tokens+layer 2"}).source == "tokens+layer 2"
+        elif row["type"] == "layers":
+            assert RosaConfig(**{name: [2, 0]}).layers == (0, 2)
         elif row["type"] == "bool":
             assert RosaConfig(**{name: False}) != RosaConfig(**{name: True})
         else:
@@ -223,6 +225,18 @@ def test_what_a_file_replaces(tmp_path: Path) -> None:
         RosaConfig().save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "elsewhere"]
     assert [path.name for path in real.parent.iterdir()] == ["real.json"]
+
+
+@pytest.mark.parametrize("version", (1, 2))
+def test_missing_options_keep_their_meaning(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder from before the seen-token head has none, also if new adapters should have one."""
+    init = inspect.unwrap(RosaConfig.__init__)
+    defaults = [64 if name == "seen" else getattr(RosaConfig(), name) for name in OTHERS]
+    monkeypatch.setattr(init, "__defaults__", tuple(defaults))
+    assert RosaConfig().seen == 64
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps({"format": version, "options": {"bits": 4, "window": 64}}))
+    assert RosaConfig.load(file).seen == 0
 
 
 def test_files_that_are_refused(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 KINDS = {
     "": dict(v_from="layer"),
-    "-distinct": dict(seen=4),  # values of distinct tokens, each process's own, and a head of tokens seen
+    "-distinct": dict(seen=4),  # values of distinct tokens, each process's own, and a seen-token head
 }
 
 

@@ -212,6 +212,20 @@ def test_parameter_groups():
         hf.parameter_groups(model)
 
 
+@pytest.mark.parametrize("qk, matrices", (("aligned", 2), ("shared", 1)))
+def test_a_rate_for_q_and_k(qk: str, matrices: int) -> None:
+    model = hf.attach(tiny.model(), window=8, bits=8, source="own", qk=qk)
+    before = {id(weight) for group in hf.parameter_groups(model) for weight in group["params"]}
+    groups = {group["name"]: group for group in hf.parameter_groups(model, 1e-2, weight_decay=0.1, qk_factor=0.005)}
+    assert list(groups) == ["adapter matrices", "adapter vectors", "adapter q and k"]
+    slow = groups["adapter q and k"]
+    assert slow["lr"] == pytest.approx(5e-5) and slow["weight_decay"] == 0.1
+    assert len(slow["params"]) == matrices * len(hf.adapters(model))
+    named = {id(weight): name for name, weight in model.named_parameters()}
+    assert all(named[id(weight)].split(".")[-2] in ("q_proj", "k_proj") for weight in slow["params"])
+    assert {id(weight) for group in groups.values() for weight in group["params"]} == before
+
+
 def test_hidden_states_and_attentions_are_recorded():
     model = tiny.attached(attn_implementation="eager", sinks=0)
     found = model(tiny.tokens(1, 12), output_hidden_states=True, output_attentions=True)

@@ -41,7 +41,7 @@ def test_steps(bench_script: Any, words: list[str], capsys: Any, name: str, quot
 def test_another_recipe_is_other_options(
     bench_script: Any, words: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Instructions of other distances and a run with a head of tokens seen need no other steps."""
+    """Instructions of other distances and a run with a seen-token head need no other steps."""
     recipe, memory = bench_script("recipe"), bench_script("memory")
     runs, _, _, measure = recipe.RECIPES["qwen2.5-coder-1.5b"]
     options = ["--documents", "100", "--nearest", "500", "--farthest", "16000", "--facts", "80", "--several", "0.25"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -39,10 +41,10 @@ def rate(step: int, limits: tuple[float, float]) -> float:
     return lowest + (highest - lowest) * (1 + math.cos(math.pi * share)) / 2
 
 
-def config(folder: Path, kind: str, v_grad: str = "straight", **adapter: Any) -> Path:
+def config(folder: Path, kind: str, v_grad: str = "straight", qk_factor: float = 1.0, **adapter: Any) -> Path:
     """A run of one stage on one sequence, over and over."""
     stage = dict(kind=kind, data=str(folder / "text.tokens"), length=LENGTH, batch=1, tokens=STEPS * LENGTH)
-    stage |= dict(warmup=WARMUP, weight_decay=0.1, clip=0.5, beta2=0.99)
+    stage |= dict(warmup=WARMUP, weight_decay=0.1, clip=0.5, beta2=0.99, qk_factor=qk_factor)
     stage |= dict(adapter_rate=dict(zip(("max", "min"), ADAPTER)), backbone_rate=dict(zip(("max", "min"), BACKBONE)))
     whole = dict(model=str(folder / "model"), out=str(folder / "run"), threads=1, adapter=adapter, stages=[stage])
     whole |= dict(learning=dict(v_grad=v_grad))
@@ -50,12 +52,12 @@ def config(folder: Path, kind: str, v_grad: str = "straight", **adapter: Any) ->
     return folder / "config.json"
 
 
-def train(model: Any, tokens: np.ndarray, kind: str) -> list[float]:
+def train(model: Any, tokens: np.ndarray, kind: str, qk_factor: float) -> list[float]:
     """The same in PyTorch; gives the losses."""
     rosatune.hf.set_stage(model, kind)
     model.train()
-    groups = rosatune.hf.parameter_groups(model, adapter_lr=1, backbone_lr=1, weight_decay=0.1)
-    factors = {group["name"]: group["lr"] for group in groups}  # 5 for vectors; less in a seen-token head
+    groups = rosatune.hf.parameter_groups(model, adapter_lr=1, backbone_lr=1, weight_decay=0.1, qk_factor=qk_factor)
+    factors = {group["name"]: group["lr"] for group in groups}  # 5 for vectors; less in a seen-token head, and of q and k
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99), eps=1e-8)
     ids = torch.from_numpy(tokens[None].astype(np.int64))
     losses = []
@@ -75,9 +77,11 @@ def train(model: Any, tokens: np.ndarray, kind: str) -> list[float]:
 
 @pytest.mark.parametrize("kind", ("adapter", "all"))
 @pytest.mark.parametrize("architecture", tiny.KINDS)
-@pytest.mark.parametrize("start", ("paper", "layer", "embeddings", "tokens seen"))
+@pytest.mark.parametrize("start", ("paper", "slow q and k", "layer", "embeddings", "tokens seen"))
 def test_steps_of_pytorch(start: str, architecture: str, kind: str, tmp_path: Path) -> None:
-    """The paper's arrangement, ours with values of either kind, and with a seen-token head after a large norm."""
+    """The paper's arrangement, also with q and k slow; ours with values of either kind, and with a seen-token head
+    after a large norm."""
+    qk_factor = 0.2 if start == "slow q and k" else 1.0
     tokens = tiny.tokens(1, LENGTH + 1)[0].numpy()
     tokens[20:40] = tokens[:20]  # something to retrieve
     shard(tmp_path / "text.tokens", tokens)
@@ -87,15 +91,15 @@ def test_steps_of_pytorch(start: str, architecture: str, kind: str, tmp_path: Pa
         model.model.norm.weight.data *= 2000 / model.model.norm.weight.sum()
         model.lm_head.weight.data *= 0.01  # likewise smaller, so that logits stay what they were
         options |= dict(seen=4)
-    elif start != "paper":
+    elif start in ("layer", "embeddings"):
         options |= dict(v_from=start)
     model.save_pretrained(tmp_path / "model")
-    made = rosatune.RosaConfig.paper(**options) if start == "paper" else rosatune.RosaConfig(**options)
+    made = (rosatune.RosaConfig.paper if start in ("paper", "slow q and k") else rosatune.RosaConfig)(**options)
     rosatune.hf.attach(model, made)
     rosatune.hf.save_adapter(model, tmp_path / "start")
     v_grad = rosatune.hf.attachment(model).config.v_grad
-    program.succeed("tune", config(tmp_path, kind, v_grad, path=str(tmp_path / "start")))
-    losses = train(model, tokens, kind)
+    program.succeed("tune", config(tmp_path, kind, v_grad, qk_factor, path=str(tmp_path / "start")))
+    losses = train(model, tokens, kind, qk_factor)
 
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     np.testing.assert_allclose([entry["loss"] for entry in log], losses, rtol=2e-4)
@@ -112,6 +116,17 @@ def test_steps_of_pytorch(start: str, architecture: str, kind: str, tmp_path: Pa
         assert moved.max() < 4e-3, name
 
 
+def test_default_rates_are_the_same() -> None:
+    text = program.succeed("tune", "--help").decode()
+    told = dict(re.findall(r"^ +([\w.]+) \[(.+?)\] ", text, re.M))
+    ours = {name: value.default for name, value in inspect.signature(rosatune.hf.parameter_groups).parameters.items()}
+    assert float(told["adapter_rate.max"]) == ours["adapter_lr"]
+    assert float(told["backbone_rate.max"]) == ours["backbone_lr"]
+    assert float(told["weight_decay"]) == ours["weight_decay"]
+    assert float(told["qk_factor"]) == ours["qk_factor"]
+    assert ours["vector_lr"] is None and told["vector_factor"] == "5"  # which is what None means
+
+
 @pytest.mark.parametrize("fusion", ("post", "pre"))
 @pytest.mark.parametrize("qk", ("aligned", "separate", "shared"))
 def test_checkpoints_are_loaded(fusion: str, qk: str, tmp_path: Path) -> None:
@@ -119,7 +134,7 @@ def test_checkpoints_are_loaded(fusion: str, qk: str, tmp_path: Path) -> None:
     shard(tmp_path / "text.tokens", tokens)
     tiny.model("qwen3").save_pretrained(tmp_path / "model")
     options = dict(fusion=fusion, qk=qk, v_from="layer" if qk == "separate" else "embeddings", window=8, sinks=2,
-                   bits=4, policy="inclusive", max_match=3, e_start=0.2, source="tokens+own", delay=None, chain=2, gain=True, gate=True)  # fmt: skip
+                   bits=4, policy="inclusive", max_match=3, e_start=0.2, layers=[0, 2], source="tokens+own", delay=None, chain=2, gain=True, gate=True)  # fmt: skip
     program.succeed("tune", config(tmp_path, "all", **options))
     saved = tmp_path / "run" / "checkpoints" / f"step-{STEPS:08}"
     model = AutoModelForCausalLM.from_pretrained(saved)

@@ -49,7 +49,7 @@ const char *words_nearest(const char *word, const char *const *names)
 		bool begins = strlen(word) >= 3 && strncmp(word, *names, strlen(word)) == 0;
 		if (begins)
 			d = 1;
-		if (d < least && d < strlen(*names)) {
+		if (d < least && d < strlen(*names) && (d < 2 || strlen(*names) > 4)) { /* short names: one edit */
 			least = d;
 			nearest = *names;
 		}

@@ -11,7 +11,8 @@
 static const struct {
 	const struct key_table *table;
 	const char *group;
-} groups[] = {{&adapter_option_table, "adapter"}, {&learning_option_table, "learning"}};
+} groups[] = {
+    {&adapter_layers_table, "adapter"}, {&adapter_option_table, "adapter"}, {&learning_option_table, "learning"}};
 
 #define GROUPS (sizeof(groups) / sizeof(groups[0]))
 

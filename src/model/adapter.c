@@ -125,54 +125,29 @@ static rosa_status read_base(struct json root, const struct model_config *config
 	return status;
 }
 
-static rosa_status read_options(struct json root, const char *file, struct adapter *adapter, struct json *options,
-				rosa_error *err)
+static rosa_status read_options(struct json root, const char *file, struct adapter *adapter, rosa_error *err)
 {
-	static const char *const needed[] = {"bits", "window"};
+	static const char *const needed[] = {"bits", "window", "layers"};
 	const struct key_place place = {.file = file, .object = "options."};
-	rosa_status status = json_get_object(root, "options", JSON_NEEDED, options, err);
+	struct json options;
+	rosa_status status = json_get_object(root, "options", JSON_NEEDED, &options, err);
 
 	adapter->options = adapter->format == 1 ? adapter_options_paper() : adapter_options_default();
-	adapter->options.v_from = V_LAYER; /* of folders that were written before there was a choice */
+	/* what fields that are missing meant when the folder was written, whatever their default is now */
+	adapter->options.v_from = V_LAYER;
+	adapter->options.seen = 0;
 	if (status == ROSA_OK)
-		status = keys_read(&adapter_option_keys, &adapter->options, *options, &place, err);
+		status = keys_read(&adapter_option_keys, &adapter->options, options, &place, err);
 	for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) && status == ROSA_OK; i++)
-		if (!json_there(json_find(*options, needed[i])))
-			return json_refuse(*options, err, "has no %s", needed[i]);
-	return status;
-}
-
-/* "layers" of the options: which layers have an adapter. */
-static rosa_status read_layers(struct json options, const struct adapter *adapter, bool *adapted, rosa_error *err)
-{
-	const size_t first = (size_t)adapter->options.first_global_layers;
-	struct json layers;
-	rosa_status status = json_get_array(options, "layers", JSON_NEEDED, &layers, err);
-
-	for (size_t i = 0; status == ROSA_OK && i < json_count(layers); i++) {
-		size_t layer;
-		status = json_as_size(json_at(layers, i), &layer, err);
-		if (status != ROSA_OK)
-			return status;
-		if (layer >= adapter->layer_count || layer < first)
-			return json_refuse(json_at(layers, i), err, "is %zu; layers with an adapter are %zu to %zu",
-					   layer, first, adapter->layer_count - 1);
-		if (adapted[layer])
-			return json_refuse(json_at(layers, i), err, "is %zu, which was named before", layer);
-		if (!adapter_links(&adapter->options, layer))
-			return json_refuse(json_at(layers, i), err,
-					   "is %zu, which has nothing to read: its only source is a layer above it",
-					   layer);
-		adapted[layer] = true;
-	}
+		if (!json_there(json_find(options, needed[i])))
+			return json_refuse(options, err, "has no %s", needed[i]);
 	return status;
 }
 
 static rosa_status check_options(const struct adapter *adapter, const struct model_config *config, const char *file,
-				 const bool *adapted, rosa_error *err)
+				 rosa_error *err)
 {
-	const struct adapter_shape shape = {adapter->width, adapter->layer_count, config ? config->vocabulary : 0,
-					    adapted};
+	const struct adapter_shape shape = {adapter->width, adapter->layer_count, config ? config->vocabulary : 0};
 	char prefix[256];
 
 	snprintf(prefix, sizeof(prefix), "%.200s: options.", file);
@@ -272,12 +247,12 @@ static rosa_status take_layer(struct claims *claims, size_t layer, struct adapte
 	return status;
 }
 
-static rosa_status take_layers(struct claims *claims, const bool *adapted, struct adapter *adapter, rosa_error *err)
+static rosa_status take_layers(struct claims *claims, struct adapter *adapter, rosa_error *err)
 {
 	rosa_status status = ROSA_OK;
 
 	for (size_t i = 0; i < adapter->layer_count && status == ROSA_OK; i++)
-		if (adapted[i])
+		if (adapter_covers(&adapter->options, i))
 			status = take_layer(claims, i, adapter, err);
 	return status;
 }
@@ -316,7 +291,7 @@ static rosa_status check_digest(struct json root, const struct adapter *adapter,
 	return status;
 }
 
-static rosa_status read_tensors(struct json root, const bool *adapted, struct adapter *adapter, rosa_error *err)
+static rosa_status read_tensors(struct json root, struct adapter *adapter, rosa_error *err)
 {
 	const struct tensor *left;
 	struct claims claims;
@@ -331,7 +306,7 @@ static rosa_status read_tensors(struct json root, const bool *adapted, struct ad
 		status = claims_new(&claims, &adapter->file.tensors, adapter->tensors_path.text, err);
 	if (status != ROSA_OK)
 		return status;
-	status = take_layers(&claims, adapted, adapter, err);
+	status = take_layers(&claims, adapter, err);
 	if (status == ROSA_OK)
 		status = take_seen(&claims, adapter, err);
 	left = claims_left(&claims, NULL);
@@ -347,8 +322,7 @@ static rosa_status read_tensors(struct json root, const bool *adapted, struct ad
 static rosa_status read_folder(const char *config_path, const struct model_config *config, struct adapter *adapter,
 			       rosa_error *err)
 {
-	struct json root = {0}, options;
-	bool *adapted = NULL;
+	struct json root = {0};
 	rosa_status status = json_load(config_path, &root, err);
 
 	if (status == ROSA_OK)
@@ -358,21 +332,15 @@ static rosa_status read_folder(const char *config_path, const struct model_confi
 	if (status == ROSA_OK)
 		status = read_base(root, config, adapter, err);
 	if (status == ROSA_OK)
-		status = read_options(root, config_path, adapter, &options, err);
-	if (status == ROSA_OK && (!(adapter->layers = calloc(adapter->layer_count, sizeof(*adapter->layers))) ||
-				  !(adapted = calloc(adapter->layer_count, sizeof(*adapted)))))
+		status = read_options(root, config_path, adapter, err);
+	if (status == ROSA_OK && !(adapter->layers = calloc(adapter->layer_count, sizeof(*adapter->layers))))
 		status = rosa_fail(err, ROSA_ENOMEM, "%s: not enough memory to open it", adapter->path.text);
 	if (status == ROSA_OK)
-		status = check_options(adapter, config, config_path, NULL, err);
-	if (status == ROSA_OK)
-		status = read_layers(options, adapter, adapted, err);
-	if (status == ROSA_OK) /* once more, knowing the layers */
-		status = check_options(adapter, config, config_path, adapted, err);
+		status = check_options(adapter, config, config_path, err);
 	if (status == ROSA_OK)
 		status = read_scales(root, adapter, err);
 	if (status == ROSA_OK)
-		status = read_tensors(root, adapted, adapter, err);
-	free(adapted);
+		status = read_tensors(root, adapter, err);
 	json_free(&root);
 	return status;
 }

@@ -30,6 +30,11 @@ static const char *const v_grads[] = {[ROSA_V_SIGMOID] = "sigmoid", [ROSA_V_STRA
 #define ROWS(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Name, type, place, least, most, default, words, marks, help. */
+static const struct key layers_rows[] = {
+    {"layers", KEY_CUSTOM, AT(layers), 0, 0, 0, NULL, 0,
+     "which layers have an adapter: all, or a list of their numbers", &layers_key},
+};
+
 static const struct key adapter_rows[] = {
     {"bits", KEY_SIZE, AT(bits), ROSA_MIN_BITS, ROSA_MAX_BITS, 16, NULL, 0, "bits per symbol", NULL},
     {"fusion", KEY_CHOICE, AT(fusion), 0, 0, ROSA_POST, fusion_names, 0,
@@ -86,12 +91,14 @@ static const struct key learning_rows[] = {
      "gradient of v: straight (where |v| < 1), or sigmoid (the paper)", NULL},
 };
 
+const struct key_table adapter_layers_table = {layers_rows, ROWS(layers_rows)};
 const struct key_table adapter_option_table = {adapter_rows, ROWS(adapter_rows)};
 const struct key_table learning_option_table = {learning_rows, ROWS(learning_rows)};
 
-static const struct key_section sections[] = {{&adapter_option_table, "", 0, 0}, {&learning_option_table, "", 0, 0}};
+static const struct key_section sections[] = {
+    {&adapter_layers_table, "", 0, 0}, {&adapter_option_table, "", 0, 0}, {&learning_option_table, "", 0, 0}};
 
-const struct keys adapter_option_keys = {sections, ROWS(sections), "layers", "was it written by a later version?", 0};
+const struct keys adapter_option_keys = {sections, ROWS(sections), NULL, "was it written by a later version?", 0};
 
 struct adapter_options adapter_options_default(void)
 {
@@ -115,6 +122,7 @@ struct adapter_options adapter_options_paper(void)
 	options.learning.v_grad = ROSA_V_SIGMOID;
 	options.source_seed = 0;
 	options.sinks = 0;
+	options.seen = 0;
 	return options;
 }
 
@@ -152,6 +160,12 @@ size_t adapter_links(const struct adapter_options *options, size_t layer)
 	for (size_t i = 0; i < options->source.count; i++)
 		links += adapter_source_links(options, i, layer);
 	return links;
+}
+
+bool adapter_covers(const struct adapter_options *options, size_t layer)
+{
+	return layer >= options->first_global_layers && layers_have(&options->layers, layer) &&
+	       adapter_links(options, layer) > 0;
 }
 
 bool adapter_learns_qk(const struct adapter_options *options, size_t layer)
@@ -228,8 +242,33 @@ static rosa_status check_source(const struct adapter_options *o, const struct ad
 	if (source->layer >= shape->layers)
 		return refuse(to, "source", "is layer %u; the model has layers 0 to %zu", source->layer,
 			      shape->layers - 1);
-	if (source->layer < o->first_global_layers || (shape->adapted && !shape->adapted[source->layer]))
+	if (!adapter_covers(o, source->layer))
 		return refuse(to, "source", "is layer %u, which has no adapter; name one that has", source->layer);
+	return ROSA_OK;
+}
+
+/* `count`: of the model; SIZE_MAX: not known. */
+static rosa_status check_layers(const struct adapter_options *o, size_t count, const struct refusal *to)
+{
+	const size_t first = (size_t)o->first_global_layers;
+
+	for (size_t i = 0; o->layers.named && i < ADAPTED_MOST; i++) {
+		if (!layers_have(&o->layers, i))
+			continue;
+		if (i < first)
+			return refuse(to, "layers",
+				      "names layer %zu, which first_global_layers (%zu) leaves without an adapter", i,
+				      first);
+		if (i >= count)
+			return refuse(to, "layers", "names layer %zu; the model has layers 0 to %zu", i, count - 1);
+		if (!adapter_links(o, i))
+			return refuse(to, "layers",
+				      "names layer %zu, which has nothing to read: its only source is a layer above it",
+				      i);
+	}
+	if (!o->layers.named && count != SIZE_MAX && count > ADAPTED_MOST)
+		return refuse(to, "layers", "is all, of %zu; name those that are to have an adapter, up to layer %d",
+			      count, ADAPTED_MOST - 1);
 	return ROSA_OK;
 }
 
@@ -250,7 +289,7 @@ rosa_status adapter_options_check(const struct adapter_options *o, const struct 
 			      (unsigned long long)o->seen, shape->vocabulary, MOST_VOCABULARY);
 	for (size_t i = 0; shape && i < o->source.count && status == ROSA_OK; i++)
 		status = check_source(o, &o->source.all[i], shape, &to);
-	return status;
+	return status == ROSA_OK ? check_layers(o, shape ? shape->layers : SIZE_MAX, &to) : status;
 }
 
 rosa_options adapter_options_retrieval(const struct adapter_options *options)

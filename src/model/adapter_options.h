@@ -1,6 +1,7 @@
 /* The options of a ROSA adapter: one table for configuration files, command lines, adapter files and help texts. */
 #pragma once
 
+#include "model/adapter_layers.h"
 #include "model/adapter_sources.h"
 
 extern const char *const fusion_names[], *const policy_names[]; /* by value; each ends with NULL */
@@ -26,6 +27,7 @@ struct adapter_options {
 	float e_start;
 	uint64_t window, sinks;
 	uint64_t first_global_layers; /* so many lowest layers have global attention and no adapter */
+	struct adapter_layers layers; /* that have an adapter, of the others */
 	rosa_policy policy;
 	bool fold;
 	uint64_t max_match; /* 0: no cut */
@@ -41,12 +43,11 @@ struct adapter_options {
 	rosa_learning learning;
 };
 
-/* Rows over struct adapter_options. The first table is fixed once an adapter exists; the second may change while it is
- * trained. */
-extern const struct key_table adapter_option_table, learning_option_table;
+/* Rows over struct adapter_options: which layers have an adapter; what it is, which is fixed once it exists; and how it
+ * learns, which may change while it is trained. */
+extern const struct key_table adapter_layers_table, adapter_option_table, learning_option_table;
 
-/* Both tables, as the object "options" of adapter_config.json. "layers" in it is no row: it lists the layers that have
- * an adapter, which the tensors of the folder must confirm. */
+/* All tables, as the object "options" of adapter_config.json. */
 extern const struct keys adapter_option_keys;
 
 struct adapter_options adapter_options_default(void);
@@ -57,8 +58,7 @@ struct adapter_options adapter_options_paper(void);
 /* The model that options are checked against. */
 struct adapter_shape {
 	size_t width, layers;
-	size_t vocabulary;   /* 0: not known */
-	const bool *adapted; /* [layers]: which layers have an adapter; NULL: all that can have one */
+	size_t vocabulary; /* 0: not known */
 };
 
 /* Whether options fit together and fit the model. A message begins with `prefix`, which says where the options are
@@ -75,8 +75,10 @@ bool adapter_source_has_bits(const struct adapter_source *source);
 /* How many places of source number i are read: `chain` where its query is its key, else 1; 0 in layers that it does not
  * serve. */
 size_t adapter_source_links(const struct adapter_options *options, size_t i, size_t layer);
-/* The reads of a layer: the links of all its sources. A layer with none has no adapter. */
+/* The reads of a layer, if it has an adapter: the links of all its sources. A layer with none has no adapter. */
 size_t adapter_links(const struct adapter_options *options, size_t layer);
+/* Whether a layer has an adapter. */
+bool adapter_covers(const struct adapter_options *options, size_t layer);
 /* Whether a layer has projections of q and k. */
 bool adapter_learns_qk(const struct adapter_options *options, size_t layer);
 /* Routes of source number i in a model of width `width`. */

@@ -231,15 +231,18 @@ static rosa_status set_value(const struct key *row, void *target, const char *te
 	return row->custom->set(target, text, place, err);
 }
 
-/* Sets a key and notes it if it says how something begins. */
-static rosa_status set_row(const struct keys *keys, const struct place_of *at, void *base, const char *text,
-			   const struct key_place *place, rosa_error *err)
+/* Notes a key that was set, if it says how something begins. */
+static rosa_status noted(rosa_status status, const struct keys *keys, const struct place_of *at, void *base)
 {
-	rosa_status status = set_value(at->row, target_of(at, base), text, place, err);
-
 	if (status == ROSA_OK && marks_of(at) & KEY_START && keys->start_offset)
 		*(const char **)((char *)base + keys->start_offset) = at->row->name;
 	return status;
+}
+
+static rosa_status set_row(const struct keys *keys, const struct place_of *at, void *base, const char *text,
+			   const struct key_place *place, rosa_error *err)
+{
+	return noted(set_value(at->row, target_of(at, base), text, place, err), keys, at, base);
 }
 
 rosa_status keys_set(const struct keys *keys, void *base, const char *text, const struct key_place *place,
@@ -340,7 +343,7 @@ static rosa_status read_value(struct json value, const char *key, const struct k
 	if (!known)
 		return refuse_unknown(keys, &place, err);
 	if (at.row->type == KEY_CUSTOM)
-		return at.row->custom->read(target_of(&at, base), value, &place, err);
+		return noted(at.row->custom->read(target_of(&at, base), value, &place, err), keys, &at, base);
 	status = value_text(at.row, value, room, &text, &place, err);
 	if (status == ROSA_OK)
 		status = set_row(keys, &at, base, text, &place, err);

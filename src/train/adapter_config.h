@@ -7,7 +7,6 @@
 struct adapter_description {
 	const char *model_type, *base_name; /* of the model; base_name NULL: not recorded */
 	size_t width, layer_count;          /* of the model */
-	const bool *adapted;                /* [layer_count]: whether a layer has an adapter */
 	const struct adapter_options *options;
 	uint64_t steps;      /* of training */
 	const char *digest;  /* of the tensors */

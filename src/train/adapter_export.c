@@ -75,33 +75,20 @@ static rosa_status write_tensors(const char *folder, const char *name, const str
 
 static rosa_status export_config(const struct adapter *adapter, const char *to, const char *digest, rosa_error *err)
 {
-	bool *adapted = calloc(adapter->layer_count, sizeof(*adapted));
 	float *scales = calloc(adapter->layer_count, sizeof(*scales));
 	struct json_text text = {0};
 	rosa_status status;
 
-	if (!adapted || !scales) {
-		free(adapted);
-		free(scales);
+	if (!scales)
 		return rosa_fail(err, ROSA_ENOMEM, "%s: no memory to copy it", adapter->path.text);
-	}
-	for (size_t i = 0; i < adapter->layer_count; i++) {
-		adapted[i] = adapter_has(adapter, i);
+	for (size_t i = 0; i < adapter->layer_count; i++)
 		scales[i] = adapter->layers[i].scale;
-	}
-	const struct adapter_description description = {adapter->model_type,
-							adapter->base_name,
-							adapter->width,
-							adapter->layer_count,
-							adapted,
-							&adapter->options,
-							adapter->steps,
-							digest,
-							scales};
+	const struct adapter_description description = {
+	    adapter->model_type, adapter->base_name, adapter->width, adapter->layer_count,
+	    &adapter->options,   adapter->steps,     digest,         scales};
 
 	adapter_config_write(&description, &text);
 	status = json_text_save(&text, path_join(to, ADAPTER_CONFIG).text, &durable, err);
-	free(adapted);
 	free(scales);
 	return status;
 }

@@ -51,6 +51,7 @@ rosa_status learner_new(network *network, const struct ranks *ranks, const struc
 	if (!l)
 		return rosa_fail(err, ROSA_ENOMEM, "no memory to train");
 	*l = (learner){.network = network, .ranks = ranks, .samples = *samples, .options = *options};
+	network_pace_qk(network, options->qk_factor);
 	l->mine = share_of(ranks, options->batch);
 	numbers = l->mine > options->micro_batch ? l->mine : options->micro_batch;
 	numbers *= samples->length;

@@ -16,6 +16,7 @@ struct learner_options {
 	uint64_t micro_batch; /* samples computed at a time: more take more memory */
 	double beta1, beta2, eps, decay;
 	double vector_factor; /* the rate of the adapter's vectors is so many times that of its matrices */
+	double qk_factor;     /* likewise that of its q and k */
 	double clip;          /* gradients whose norm is above are scaled down to it; 0: they are not */
 	uint64_t seed;        /* of what is drawn while learning */
 };

@@ -46,7 +46,7 @@ struct mqar_trainer {
 
 static rosa_status check_network(const struct mqar_setup *setup, rosa_error *err)
 {
-	const struct adapter_shape shape = {setup->width, setup->layers, setup->task.vocabulary, NULL};
+	const struct adapter_shape shape = {setup->width, setup->layers, setup->task.vocabulary};
 
 	if (!setup->layers || setup->layers > MQAR_MOST_LAYERS)
 		return rosa_fail(err, ROSA_EINVAL, "%zu layers: use 1 to %d", setup->layers, MQAR_MOST_LAYERS);
@@ -211,6 +211,7 @@ static rosa_status make_learner(mqar_trainer *t, rosa_error *err)
 						.eps = 1e-8,
 						.decay = setup->decay,
 						.vector_factor = setup->vector_factor,
+						.qk_factor = 1,
 						.clip = setup->clip,
 						.seed = draw_long(setup->seed, 3, 0)};
 

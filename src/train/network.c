@@ -297,9 +297,7 @@ static rosa_status add_all(network *n, const struct making *making, rosa_error *
 
 		layer->window = global ? 0 : n->options.adapter.window;
 		layer->sinks = layer->window ? n->options.adapter.sinks : 0;
-		layer->has_rosa =
-		    n->options.rosa && (making->adapter ? adapter_has(making->adapter, i)
-							: !global && adapter_links(&n->options.adapter, i) > 0);
+		layer->has_rosa = n->options.rosa && adapter_covers(&n->options.adapter, i);
 		status = add_layer(n, making, i, err);
 		if (status == ROSA_OK && layer->has_rosa)
 			status = add_adapter(n, making, i, err);
@@ -331,7 +329,7 @@ static rosa_status check(const struct model_config *config, const struct network
 		return rosa_fail(err, ROSA_EINVAL, "first_global_layers is %" PRIu64 ", the model has %zu layers",
 				 adapter->first_global_layers, config->layers);
 	if (options->rosa) {
-		const struct adapter_shape shape = {config->width, config->layers, config->vocabulary, NULL};
+		const struct adapter_shape shape = {config->width, config->layers, config->vocabulary};
 
 		return adapter_options_check(adapter, &shape, "adapter.", err);
 	}
@@ -433,6 +431,17 @@ const struct network_options *network_settings(const network *network)
 void network_set_seed(network *network, uint64_t seed)
 {
 	network->options.adapter.learning.seed = seed;
+}
+
+void network_pace_qk(network *n, double pace)
+{
+	for (size_t i = 0; i < n->config.layers; i++) {
+		const struct weight *both[] = {&n->layers[i].rosa_q, &n->layers[i].rosa_k};
+
+		for (size_t j = 0; j < 2; j++)
+			if (both[j]->value)
+				n->parameters.all[both[j]->index].pace = pace;
+	}
 }
 
 /* ---------------------------------------------------------------------------------------------- room for a batch -- */

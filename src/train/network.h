@@ -34,6 +34,9 @@ const struct network_options *network_settings(const network *network);
  * route and the step, so the division of samples into batches does not matter. */
 void network_set_seed(network *network, uint64_t seed);
 
+/* The rate of the q and k of adapters beside that of their other matrices; 1 unless set. */
+void network_pace_qk(network *network, double pace);
+
 /* Sequences of the same length: tokens in, the tokens that should follow, and how much each counts (0: not at all). */
 struct batch {
 	size_t count, steps;

@@ -14,7 +14,7 @@ struct parameter {
 	size_t count;
 	enum parameter_group group;
 	bool vector;                          /* not a matrix of a product: it has the rate of vectors, and no decay */
-	double pace;                          /* its rate beside that of others of its kind: 1, or less */
+	double pace;                          /* its rate beside that of others of its kind */
 	bool trained;                         /* else it has no gradient and no moments */
 	float *value, *grad, *first, *second; /* in the backend's memory; the last three NULL where not trained */
 };

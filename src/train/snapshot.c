@@ -139,47 +139,22 @@ static rosa_status write_text(struct checkpoint_writer *writer, const char *name
 
 /* ------------------------------------------------------------------------------------------------------ adapter -- */
 
-/* Which layers have an adapter. From malloc. */
-static bool *adapted_layers(const struct snapshot *snapshot)
-{
-	bool *adapted = calloc(snapshot->config->layers, sizeof(*adapted));
-
-	for (size_t i = 0; adapted && i < snapshot->parameters->count; i++) {
-		size_t layer;
-		int end = 0;
-
-		if (sscanf(snapshot->parameters->all[i].name, ADAPTER_PREFIX "layers.%zu.v_proj.weight%n", &layer,
-			   &end) == 1 &&
-		    end && layer < snapshot->config->layers)
-			adapted[layer] = true;
-	}
-	return adapted;
-}
-
 static rosa_status write_adapter_config(const struct snapshot *snapshot, struct checkpoint_writer *writer,
 					const char *digest, rosa_error *err)
 {
 	const struct model_config *config = snapshot->config;
-	bool *adapted = adapted_layers(snapshot);
-	struct json_text text = {.failed = !adapted};
-	rosa_status status;
+	const struct adapter_description description = {architectures[config->architecture].name,
+							snapshot->model ? snapshot->model->path.text : NULL,
+							config->width,
+							config->layers,
+							&snapshot->options->adapter,
+							writer->step,
+							digest,
+							snapshot->scales};
+	struct json_text text = {0};
 
-	if (adapted) {
-		const struct adapter_description description = {architectures[config->architecture].name,
-								snapshot->model ? snapshot->model->path.text : NULL,
-								config->width,
-								config->layers,
-								adapted,
-								&snapshot->options->adapter,
-								writer->step,
-								digest,
-								snapshot->scales};
-
-		adapter_config_write(&description, &text);
-	}
-	status = write_text(writer, SNAPSHOT_ADAPTER_CONFIG, &text, err);
-	free(adapted);
-	return status;
+	adapter_config_write(&description, &text);
+	return write_text(writer, SNAPSHOT_ADAPTER_CONFIG, &text, err);
 }
 
 static rosa_status write_adapter(const struct snapshot *snapshot, struct checkpoint_writer *writer, rosa_error *err)

@@ -314,6 +314,7 @@ static rosa_status open_stage(struct trainer *t, struct stage_run *run, rosa_err
 						.eps = stage->eps,
 						.decay = stage->weight_decay,
 						.vector_factor = stage->vector_factor,
+						.qk_factor = stage->qk_factor,
 						.clip = stage->clip,
 						.seed = draw_long(t->config->seed, t->state.stage, 2)};
 	struct samples samples = {read_sample, NULL, (size_t)stage->length};

@@ -58,15 +58,17 @@ static const struct key stage_rows[] = {
     {"tokens", KEY_SIZE, STAGE_AT(tokens), 0, KEY_EXACT, 0, NULL, 0, "tokens to train on (give this or steps)", NULL},
     {"steps", KEY_SIZE, STAGE_AT(steps), 0, KEY_EXACT, 0, NULL, 0, "steps to take, each of batch x length tokens",
      NULL},
-    {"adapter_rate.max", KEY_NUMBER, STAGE_AT(adapter_max), 0, 10, 3e-4, NULL, 0,
+    {"adapter_rate.max", KEY_NUMBER, STAGE_AT(adapter_max), 0, 10, 2e-3, NULL, 0,
      "maximum learning rate of the adapter", NULL},
-    {"adapter_rate.min", KEY_NUMBER, STAGE_AT(adapter_min), 0, 10, 5e-5, NULL, 0,
+    {"adapter_rate.min", KEY_NUMBER, STAGE_AT(adapter_min), 0, 10, 2e-4, NULL, 0,
      "learning rate of the adapter at the end of the cosine", NULL},
     {"vector_factor", KEY_NUMBER, STAGE_AT(vector_factor), 0, 1000, 5, NULL, 0,
      "rate of the adapter's vectors (e0, e1, gain, gate), times adapter_rate", NULL},
-    {"backbone_rate.max", KEY_NUMBER, STAGE_AT(backbone_max), 0, 10, 5e-6, NULL, 0,
+    {"qk_factor", KEY_NUMBER, STAGE_AT(qk_factor), 0, 1000, 1, NULL, 0,
+     "rate of the q and k that layers look up by, times adapter_rate; 0: they are not trained", NULL},
+    {"backbone_rate.max", KEY_NUMBER, STAGE_AT(backbone_max), 0, 10, 1e-4, NULL, 0,
      "maximum learning rate of the model", NULL},
-    {"backbone_rate.min", KEY_NUMBER, STAGE_AT(backbone_min), 0, 10, 1e-6, NULL, 0,
+    {"backbone_rate.min", KEY_NUMBER, STAGE_AT(backbone_min), 0, 10, 1e-5, NULL, 0,
      "learning rate of the model at the end of the cosine", NULL},
     {"warmup", KEY_SIZE, STAGE_AT(warmup), 0, KEY_EXACT, 20, NULL, 0, "steps until the rates reach their maximum",
      NULL},
@@ -106,6 +108,7 @@ static const struct key_table stage_table = {stage_rows, ROWS(stage_rows)};
 static const struct key_section config_sections[] = {
     {&config_table, "", 0, 0},
     {&begin_table, "adapter.", 0, 0},
+    {&adapter_layers_table, "adapter.", AT(options), KEY_FIXED | KEY_START},
     {&adapter_option_table, "adapter.", AT(options), KEY_FIXED | KEY_START},
     {&learning_option_table, "learning.", AT(options), 0},
 };
@@ -262,6 +265,11 @@ static rosa_status check_config(const struct tune_config *config, const char *fi
 				 "has its own, so leave one of them out",
 				 file, config->start_key);
 	snprintf(prefix, sizeof(prefix), "%.100s: adapter.", file);
+	if (config->rosa && !config->adapter && layers_empty(&config->options.layers) && !config->options.seen)
+		return rosa_fail(err, ROSA_EINVAL,
+				 "%.100s: adapter.layers names no layer, and adapter.seen is 0: no adapter is left; "
+				 "name layers, or set adapter.rosa to false",
+				 file);
 	if (config->rosa && !config->adapter)
 		status = adapter_options_check(&config->options, NULL, prefix, err);
 	for (size_t i = 0; i < config->stage_count && status == ROSA_OK; i++)

@@ -20,7 +20,7 @@ struct tune_stage {
 	uint64_t micro_batch; /* of them computed together */
 	uint64_t tokens;      /* to train on, or 0: as many as */
 	uint64_t steps;       /* these take, or 0 */
-	double adapter_max, adapter_min, vector_factor, backbone_max, backbone_min;
+	double adapter_max, adapter_min, vector_factor, qk_factor, backbone_max, backbone_min;
 	uint64_t warmup; /* steps */
 	double weight_decay, beta1, beta2, eps, clip;
 	uint64_t log_every, save_every, keep, valid_every, valid_samples;

@@ -255,12 +255,15 @@ def parameter_groups(
     backbone_lr: float = 1e-4,
     weight_decay: float = 0.0,
     vector_lr: Optional[float] = None,
+    qk_factor: float = 1.0,
 ) -> list[dict]:
     """Parameter groups for an optimizer: separate rates for adapters and backbone, no weight decay for vectors.
 
     Only parameters that :func:`set_stage` left trainable are listed. The vectors of adapters (``e0``, ``e1``, ``gain``,
-    ``gate``, ``a0``) have the rate ``vector_lr``, by default 5 times ``adapter_lr``. The query and gate of a seen-token
-    head have a lower rate if the model's final hidden states are large. The defaults were best on a real model, with
+    ``gate``, ``a0``) have the rate ``vector_lr``, by default 5 times ``adapter_lr``. The q and k of layers with symbols
+    of their own (sources ``own`` and ``layer N``) have the rate ``qk_factor * adapter_lr``: with 0.005 ``own``
+    recovered memory on a real model (docs/experiments.md), with 0 they keep their start values. The query and gate of
+    a seen-token head have a lower rate if the model's final hidden states are large. The defaults were best on a real model, with
     all parameters trained: AdamW with betas (0.9, 0.95), 20 steps of warm-up, cosine to a tenth, gradients
     clipped at 1. The paper starts stage 2 with ``adapter_lr=1e-4, vector_lr=1e-4, backbone_lr=5e-6``::
 
@@ -271,6 +274,8 @@ def parameter_groups(
     for name, weight in learnt_tensors(model).items():
         is_matrix = name.endswith(("_proj.weight", "seen.query", "seen.key"))
         ours[id(weight)] = "adapter matrices" if is_matrix else "adapter vectors"
+        if qk_factor != 1 and name.endswith(("q_proj.weight", "k_proj.weight")):
+            ours[id(weight)] = "adapter q and k"
         if name in ("seen.query", "seen.gate"):
             slow = pace(stack_of(model).norm.weight)
             ours[id(weight)] += SLOW if slow < 1 else ""
@@ -281,6 +286,7 @@ def parameter_groups(
         "backbone vectors": (backbone_lr, 0.0),
     }
     rates.update({f"{name}{SLOW}": (slow * rates[name][0], rates[name][1]) for name in list(rates)[:2]})
+    rates["adapter q and k"] = (qk_factor * adapter_lr, weight_decay)
     groups: dict[str, dict[str, Any]] = {
         name: {"params": [], "lr": lr, "weight_decay": decay, "name": name} for name, (lr, decay) in rates.items()
     }

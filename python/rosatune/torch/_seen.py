@@ -1,4 +1,4 @@
-"""The head of tokens seen: what a text has had it has again, also where no context leads to it.
+"""The seen-token head: what a text has had it has again, also where no context leads to it.
 
 With h_t the normed hidden state that the model's head is given, e_x the row of token x in the head's matrix, and n how
 often x stands among the tokens of the text before t - delay, every token with n > 0 has
