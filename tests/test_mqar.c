@@ -277,7 +277,6 @@ static struct mqar_setup small(enum mqar_mode mode)
 {
 	struct mqar_setup setup = {.network = network_options_default(),
 				   .vector_factor = 1,
-				   .qk_factor = 1,
 				   .decay = 0.01,
 				   .clip = 1,
 				   .warmup = 10,

@@ -176,10 +176,10 @@ static void describe_past(struct info *info)
 	added->values = (double)added->layers * (double)bit_words(config->width) * sizeof(uint64_t);
 	if (!o->seen)
 		return;
-	/* the seen-token head: the tokens, a count and a class of each of the vocabulary; keys, for all texts */
+	/* the tokens; of each of the vocabulary a count, a class and a place in the list; a key, if the text has it */
 	added->index += sizeof(uint32_t);
-	added->index_fixed += (double)config->vocabulary * (sizeof(uint32_t) + sizeof(uint8_t));
-	added->keys = (double)config->vocabulary * (double)(o->seen * sizeof(float) + sizeof(bool));
+	added->index_fixed += (double)config->vocabulary * (2 * sizeof(uint32_t) + sizeof(uint8_t));
+	added->keys = (double)config->vocabulary * (double)(o->seen * sizeof(float));
 }
 
 double info_total(const struct info_memory *memory)

@@ -19,7 +19,7 @@ struct info_adapter {
 	uint64_t parameters, bytes;
 	double index, values; /* bytes per token, in all layers */
 	double index_fixed;   /* bytes of the index of an empty text */
-	double keys;          /* bytes that all texts share: those of the seen-token head */
+	double keys;          /* bytes of the keys of the seen-token head, at most */
 };
 
 /* Bytes needed to read a text in one of the ways. In double, since the sizes of a hostile file may overflow integers.

@@ -51,16 +51,25 @@ struct workspace {
 struct decoder_seen {
 	size_t rank; /* 0: there is none */
 	struct matrix query, gate, key;
-	float *gate_numbers;    /* host, [width]: those of the matrix `gate`, which has one row */
-	float *table;           /* host, [SEEN_CLASSES]: of each class; 0 for tokens that were not seen */
-	float *keys;            /* host, [vocabulary][rank]: key e_x, of tokens that some text has had */
-	bool *known;            /* host, [vocabulary]: which these are */
-	float *rows, *made;     /* [KEY_ROWS][width], [KEY_ROWS][rank]: keys that are made now */
-	float *q, *g;           /* [LOGITS_ROWS][rank], [LOGITS_ROWS]: query h and gate . h */
-	float *host_q, *host_g; /* the same on the host */
+	float *gate_numbers; /* host, [width]: those of the matrix `gate`, which has one row */
+	float *table;        /* host, [SEEN_CLASSES]: of each class; 0 for tokens that were not seen */
+	float *rows;         /* [KEY_ROWS][width]: rows of the head whose keys are made now */
+	float *q, *g;        /* [LOGITS_ROWS][rank], [LOGITS_ROWS]: query h and gate . h */
+	float *host_g;       /* the same on the host */
+	float *scores;       /* [vocabulary]: (query h) . key of the tokens of a list */
+	float *host_scores;  /* the same on the host */
 };
 
 #define KEY_ROWS ((size_t)32) /* keys that are made at once */
+
+/* The keys of the tokens that a sequence has seen, in the order of its list (seen.h). */
+struct seen_keys {
+	float **blocks; /* each [KEY_BLOCK][rank], in the backend's memory */
+	size_t count, room;
+	size_t made; /* keys */
+};
+
+#define KEY_BLOCK ((size_t)128) /* keys of a block */
 
 struct decoder {
 	const struct checkpoint *checkpoint;
@@ -105,6 +114,7 @@ struct sequence {
 	int32_t last_tau[TOKEN_PLACES]; /* places that the source `tokens` found for the last token; -1 ends the list */
 	uint8_t last_length[TOKEN_PLACES];
 	struct seen seen; /* of the seen-token head, if there is one */
+	struct seen_keys seen_keys;
 };
 
 /* Some rows of a pass: those of one sequence. */
@@ -166,8 +176,13 @@ rosa_status decoder_retrieve(const struct pass *pass, size_t layer, rosa_error *
 rosa_status decoder_seen_new(decoder *decoder, rosa_error *err);
 void decoder_seen_free(decoder *decoder);
 rosa_status sequence_seen_new(sequence *sequence, rosa_error *err);
+void sequence_seen_free(sequence *sequence);
+uint64_t sequence_seen_bytes(const sequence *sequence);
+/* As seen_rewind() and seen_fork(); `to` is a new sequence of the same decoder. */
+void sequence_seen_rewind(sequence *sequence, size_t steps);
+rosa_status sequence_seen_fork(const sequence *from, size_t steps, sequence *to, rosa_error *err);
 
-/* Keep the tokens of a pass. */
+/* Keep the tokens of a pass, and make the keys that are new. */
 rosa_status decoder_seen_read(const struct pass *pass, rosa_error *err);
 /* The products of h that it needs beside the logits; returns how many, at most two. */
 size_t decoder_seen_products(const decoder *decoder, struct product *products);

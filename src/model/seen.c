@@ -3,6 +3,9 @@
  *
  * With each token of a text one more is old enough to count, and going back takes those away again. So counts move from
  * one place of the text to another by as many steps as lie between them. Nobody needs those of all places at once.
+ *
+ * Tokens are taken away in the reverse order. So the list of those that count is a stack: one whose count falls to 0 is
+ * the last of it.
  */
 #include "model/seen.h"
 
@@ -48,7 +51,8 @@ rosa_status seen_new(struct seen *seen, size_t vocabulary, size_t delay, bool co
 		return ROSA_OK;
 	seen->counts = calloc(vocabulary, sizeof(*seen->counts));
 	seen->classes = calloc(vocabulary, sizeof(*seen->classes));
-	if (seen->counts && seen->classes)
+	seen->list = calloc(vocabulary, sizeof(*seen->list));
+	if (seen->counts && seen->classes && seen->list)
 		return ROSA_OK;
 	seen_free(seen);
 	return rosa_fail(err, ROSA_ENOMEM, "no memory to count %zu tokens", vocabulary);
@@ -59,6 +63,7 @@ void seen_free(struct seen *seen)
 	free(seen->tokens);
 	free(seen->counts);
 	free(seen->classes);
+	free(seen->list);
 	*seen = (struct seen){0};
 }
 
@@ -84,7 +89,11 @@ static void change(struct seen *seen, size_t i, uint32_t by)
 {
 	const uint32_t token = seen_counted(seen, i);
 
+	if (!seen->counts[token])
+		seen->list[seen->listed++] = token;
 	seen->counts[token] += by;
+	if (!seen->counts[token])
+		seen->listed--;
 	seen->classes[token] = seen_class(token, seen->counts[token]);
 }
 
@@ -123,9 +132,11 @@ rosa_status seen_fork(const struct seen *from, size_t steps, struct seen *to, ro
 		return status;
 	to->moved = from->moved;
 	to->counted = from->counted;
+	to->listed = from->listed;
 	if (from->counts) {
 		memcpy(to->counts, from->counts, from->vocabulary * sizeof(*to->counts));
 		memcpy(to->classes, from->classes, from->vocabulary * sizeof(*to->classes));
+		memcpy(to->list, from->list, from->listed * sizeof(*to->list));
 	}
 	seen_rewind(to, steps);
 	return ROSA_OK;
@@ -133,7 +144,7 @@ rosa_status seen_fork(const struct seen *from, size_t steps, struct seen *to, ro
 
 uint64_t seen_bytes(const struct seen *seen)
 {
-	const uint64_t counts = seen->counts ? seen->vocabulary * (sizeof(*seen->counts) + sizeof(*seen->classes)) : 0;
+	const uint64_t each = sizeof(*seen->counts) + sizeof(*seen->classes) + sizeof(*seen->list);
 
-	return seen->room * sizeof(*seen->tokens) + counts;
+	return seen->room * sizeof(*seen->tokens) + (seen->counts ? seen->vocabulary * each : 0);
 }

@@ -34,6 +34,8 @@ struct seen {
 	uint32_t *counts; /* [vocabulary]: how often each token is among the first `counted`; NULL: nothing is counted
 			   */
 	uint8_t *classes; /* [vocabulary] */
+	size_t listed;
+	uint32_t *list; /* [vocabulary]: the tokens whose count is not 0, in the order in which they came first */
 };
 
 /* Not `counting`: the tokens are only kept. */

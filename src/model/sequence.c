@@ -2,7 +2,7 @@
  * What a sequence keeps between forward passes.
  *
  * Attention's part stops growing once the window is full. What grows with the text is the adapter's part: the index of
- * each source, the value bits of each layer, and with a seen-token head the tokens themselves.
+ * each source, the value bits of each layer, and with a seen-token head the tokens and a key of each different one.
  */
 #include "model/decoder_parts.h"
 
@@ -60,7 +60,7 @@ void sequence_free(sequence *s)
 	for (size_t i = 0; s->caches && i < d->checkpoint->config.layers; i++)
 		d->backend->ops->cache_free(d->backend, &s->caches[i]);
 	sequence_sources_free(s);
-	seen_free(&s->seen);
+	sequence_seen_free(s);
 	free(s->caches);
 	free(s);
 }
@@ -90,7 +90,7 @@ struct sequence_memory sequence_memory(const sequence *s)
 			memory.values += values_bytes(&s->values[i]);
 	}
 	memory.attention += sequence_waiting_bytes(s);
-	memory.retrieval += seen_bytes(&s->seen);
+	memory.retrieval += sequence_seen_bytes(s);
 	for (size_t i = 0; i < d->source_count; i++)
 		memory.retrieval += finder_bytes(&s->finders[i]);
 	return memory;

@@ -53,8 +53,7 @@ rosa_status sequence_rewind(sequence *s, size_t steps, rosa_error *err)
 			values_rewind(&s->values[i], steps);
 		d->backend->ops->cache_rewind(d->backend, &s->caches[i], steps);
 	}
-	if (d->seen.rank)
-		seen_rewind(&s->seen, steps);
+	sequence_seen_rewind(s, steps);
 	s->steps = steps;
 	s->last_tau[0] = -1;
 	return status;
@@ -86,10 +85,8 @@ static rosa_status fork_parts(const sequence *from, size_t steps, sequence *to, 
 	}
 	for (size_t i = 0; i < d->source_count && status == ROSA_OK; i++)
 		status = fork_finder(&from->finders[i], steps, &to->finders[i], err);
-	if (status == ROSA_OK && d->seen.rank) {
-		seen_free(&to->seen);
-		status = seen_fork(&from->seen, steps, &to->seen, err);
-	}
+	if (status == ROSA_OK)
+		status = sequence_seen_fork(from, steps, to, err);
 	to->steps = steps;
 	to->reads = from->reads;
 	return status;
