@@ -482,7 +482,9 @@ class Survival(Case):
 
     def test_progress(self):
         """On a terminal: no estimate before there is a step, and what the readings of a validation are."""
-        long = ["--set", "stage.1.valid=held.tokens", "--set", "stage.1.valid_samples=100000"]
+        long = ["--set", "stage.1.valid=many.tokens", "--set", "stage.1.valid_samples=100000"]
+        put("many.txt", words(100_000, 4))  # so that the bar is drawn, and the run stopped, before the first step
+        run("data", "pack", "--model", "model.gguf", "--out", "many.tokens", "many.txt")
         terminal, theirs = pty.openpty()
         process = subprocess.Popen([PROGRAM, "tune", "config.json", "--out", "shown", *long], stdout=subprocess.PIPE,
                                    stderr=theirs, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
