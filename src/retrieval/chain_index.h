@@ -404,6 +404,18 @@ ALWAYS_INLINE struct match chain_walk(struct chain_index *index, const struct ch
 {
 	const uint64_t limit = ctx->work + index->patience;
 
+	/* With narrow codes most chains have one context or two, and which it is is hard to predict: the first two are
+	 * compared without a branch. Context 0 shares nothing. */
+	for (int hop = 0; bits <= CHAIN_NARROW && hop < 2; hop++) {
+		const uint64_t difference = chain_word(view, bits, c) ^ (v & view->mask);
+		const uint32_t shared = least(contexts_shared(ctx, bits, difference, c, length, remember), bound);
+		const bool longer = shared > best.length;
+
+		best.context = longer ? c : best.context;
+		best.length = longer ? shared : best.length;
+		ctx->work += c != 0;
+		c = chain_next(view, c, set);
+	}
 	while (c && best.length < bound) {
 		const uint64_t difference = chain_word(view, bits, c) ^ (v & view->mask);
 		const uint32_t shared = least(contexts_shared(ctx, bits, difference, c, length, remember), bound);
