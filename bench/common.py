@@ -116,3 +116,17 @@ class Report:
             width = max(len(heading), 24 if form == "" else 8)
             padded.append(cell.ljust(width) if form == "" else cell.rjust(width))
         print("  ".join(padded).rstrip(), file=self.out, flush=True)
+
+
+def queries_and_keys(kind, tokens, channels):
+    """q and k, [1, tokens, channels], drawn by PyTorch.
+
+    uniform: independent numbers. text: q = k + noise, from vectors of 4,096 words that follow Zipf's law.
+    """
+    import torch  # most scripts do without
+
+    if kind == "uniform":
+        return torch.randn(2, 1, tokens, channels)
+    words = 1 / torch.arange(1, 4097).float()
+    k = torch.randn(4096, channels)[torch.multinomial(words, tokens, replacement=True)].unsqueeze(0)
+    return k + 0.1 * torch.randn(k.shape), k

@@ -86,17 +86,9 @@ class Theirs:
 
 
 def make_inputs(kind, tokens, channels, seed):
-    """q, k, v, e0, e1 and the gradient of y.
-
-    uniform: independent numbers. text: q = k + noise, from vectors of 4,096 words that follow Zipf's law.
-    """
+    """q, k, v, e0, e1 and the gradient of y."""
     torch.manual_seed(seed)
-    if kind == "uniform":
-        q, k = torch.randn(2, 1, tokens, channels)
-    else:
-        words = 1 / torch.arange(1, 4097).float()
-        k = torch.randn(4096, channels)[torch.multinomial(words, tokens, replacement=True)].unsqueeze(0)
-        q = k + 0.1 * torch.randn(k.shape)
+    q, k = common.queries_and_keys(kind, tokens, channels)
     v, gy = torch.randn(2, 1, tokens, channels)
     e0, e1 = 0.1 * torch.randn(2, channels)
     return [x.clone().requires_grad_() for x in (q, k, v, e0, e1)], gy

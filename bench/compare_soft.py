@@ -81,17 +81,9 @@ def built(checkout, folder):
 
 
 def make_inputs(kind, tokens, channels, device, dtype, seed=1):
-    """q, k and v, [1, tokens, channels], and the gradient of y.
-
-    uniform: independent numbers. text: q = k + noise, from vectors of 4,096 words that follow Zipf's law.
-    """
+    """q, k and v, [1, tokens, channels], and the gradient of y."""
     torch.manual_seed(seed)
-    if kind == "uniform":
-        q, k = torch.randn(2, 1, tokens, channels)
-    else:
-        words = 1 / torch.arange(1, 4097).float()
-        k = torch.randn(4096, channels)[torch.multinomial(words, tokens, replacement=True)].unsqueeze(0)
-        q = k + 0.1 * torch.randn(k.shape)
+    q, k = common.queries_and_keys(kind, tokens, channels)
     return [x.to(device, dtype) for x in (q, k, *torch.randn(2, 1, tokens, channels))]
 
 
