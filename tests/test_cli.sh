@@ -180,7 +180,7 @@ check 2 'rosatune: unknown command bnch, did you mean bench?' bnch
 check 2 'rosatune: unknown command train, did you mean tune?' train
 check 2 'rosatune: unknown command run, did you mean chat?' run model.gguf
 check 2 "rosatune: unknown command xyzzy; 'rosatune --help' lists" xyzzy
-for page in generate chat; do
+for page in eval generate mqar tune recall serve ppl 'bench train' 'data pack' 'pointer fit' 'adapter export' chat; do
 	check 0 '' help $page
 	awk 'length > 120 { exit 1 }' out || problem "a line of more than 120 columns: help $page"
 done

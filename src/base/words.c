@@ -1,8 +1,8 @@
 /*
- * Words typed by a person: misspelt names, and numbers with units.
+ * Words from a person, and for one.
  *
- * Command lines and configurations are both written by hand. Both suggest the nearest name for a misspelt one, and 16k
- * means the same in both.
+ * Command lines and configurations are both written by hand. Both suggest the nearest name for a misspelt one, 16k
+ * means the same in both, and the help texts of both are broken at the same column.
  */
 #include "base/words.h"
 
@@ -83,4 +83,15 @@ bool words_number(const char *text, bool units, uint64_t *number)
 	}
 	*number = value;
 	return *text == '\0';
+}
+
+size_t words_line(const char *text, size_t indent)
+{
+	size_t size = strlen(text), end = SCREEN_COLUMNS - indent;
+
+	if (size <= end)
+		return size;
+	while (end && text[end] != ' ')
+		end--;
+	return end ? end : size;
 }

@@ -122,7 +122,14 @@ static void print_option(char short_name, const char *name, const char *value, c
 	if (short_name)
 		snprintf(dashed, sizeof(dashed), "-%c, ", short_name);
 	int width = printf("  %s--%s%s%s", dashed, name, value ? " " : "", value ? value : "");
-	printf("%*s%s\n", width < HELP_COLUMN ? HELP_COLUMN - width : 1, "", help);
+	for (int gap = width < HELP_COLUMN ? HELP_COLUMN - width : 1; *help; help += *help == ' ') {
+		const size_t size = words_line(help, (size_t)(width + gap));
+
+		printf("%*s%.*s\n", gap, "", (int)size, help);
+		help += size;
+		width = 0;
+		gap = HELP_COLUMN;
+	}
 }
 
 static void print_help(const struct args *args, void *context)

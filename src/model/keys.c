@@ -499,7 +499,13 @@ void keys_help(const struct keys *keys, const char *indent, struct json_text *te
 
 		describe_fallback(at.row, fallback);
 		snprintf(name, sizeof(name), "%s%s%s", indent, at.name, fallback);
-		json_text_add(text, "%-*s %s\n", HELP_COLUMN, name, at.row->help);
+		for (const char *help = at.row->help; *help; help += *help == ' ') {
+			const size_t size = words_line(help, HELP_COLUMN + 1);
+
+			json_text_add(text, "%-*s %.*s\n", HELP_COLUMN, name, (int)size, help);
+			help += size;
+			*name = '\0';
+		}
 	}
 }
 
