@@ -1,5 +1,5 @@
 /*
- * Words from a person, and for one.
+ * What people type and read.
  *
  * Command lines and configurations are both written by hand. Both suggest the nearest name for a misspelt one, 16k
  * means the same in both, and the help texts of both are broken at the same column.

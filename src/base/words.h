@@ -1,4 +1,4 @@
-/* Words from a person, and for one: misspelt names, numbers with units, lines of a screen. */
+/* What people type and read: misspelt names, numbers with units, lines of help texts. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@ const char *words_nearest(const char *word, const char *const *names);
  */
 bool words_number(const char *text, bool units, uint64_t *number);
 
-/* How many bytes of a text, ASCII, go on the next line of a screen whose text begins in column `indent`: all of it if
- * it fits, else up to a space, which is dropped. */
+/* Where to break a help text (ASCII) whose line begins in column `indent`: how many bytes go on this line. If not all
+ * of it fits, it is broken at a space, which the next line leaves out. */
 #define SCREEN_COLUMNS 110
 size_t words_line(const char *text, size_t indent);

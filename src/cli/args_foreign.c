@@ -3,8 +3,7 @@
  *
  * People come from llama.cpp, ollama, vLLM and transformers, and type what they know. Such a name is not an alias: one
  * option should have one name, or scripts become hard to read. But the error message can say which option does the same
- * here. The first row that fits counts: the
- * command has our option, and the operand if the row names one.
+ * here. A row fits if the command has our option, and the operand if the row names one; the first that fits counts.
  */
 #include "cli/args.h"
 
@@ -12,7 +11,7 @@
 
 #define ON_CPU "models are computed on the CPU; leave it out"
 
-/* What is a key of a configuration where a command has the option --set. */
+/* An option that is a key of the configuration in a command with --set. */
 #define KEY(name, setting)                                                                                             \
 	{                                                                                                              \
 		name, "set", "it is a key of CONFIG; give --set " setting, NULL                                        \
