@@ -23,7 +23,7 @@
 #define NEAR_FLOATS    ((size_t)4 << 10)  /* a strip that stays in the L1 cache beside x */
 #define FEW_STEPS      16                 /* with fewer steps a strip in L2 is not loaded again in time */
 #define SMALL_WORK     ((size_t)32 << 10) /* multiplications below which waking the workers does not pay */
-#define DIRECT_ROWS    64                 /* rows whose sums are added up together */
+#define DIRECT_ROWS    1024               /* rows whose sums are put in place together */
 #define PIECES         4                  /* pieces per worker: a slow worker's pieces can be taken over */
 
 /* ------------------------------------------------------------------------------------------------------- scratch -- */
