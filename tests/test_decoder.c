@@ -113,7 +113,7 @@ TEST(equals_the_oracle_in_large_blocks)
 	for (size_t f = 0; f < COUNT(formats); f++) {
 		const struct tiny_model model = {LLAMA, formats[f], 2, 256, 4, 2, 64, 512, 40, true, 3};
 
-		compare(bench_open(&model, NULL), 20, 1e-5);
+		compare(bench_open(&model, NULL), 20, 2e-4); /* products of activations rounded to 16 bits, fixed.h */
 	}
 }
 

@@ -12,6 +12,7 @@
 #include "backend/cpu_backend.h"
 #include "backend/cpu_parts.h"
 #include "backend/elementwise.h"
+#include "backend/fixed.h"
 #include "backend/kv_store.h"
 #include "backend/multiply.h"
 #include "base/pool.h"
@@ -90,6 +91,9 @@ static rosa_status cpu_matrix_new(struct backend *backend, enum format format, s
 	if (!format_row_bytes(format, columns))
 		return rosa_fail(err, ROSA_EINVAL, "rows of %zu numbers are no whole blocks of %s, which have %zu",
 				 columns, format_info[format].name, format_info[format].numbers);
+	if (format_is_fixed(format) && columns > MULTIPLY_MOST_FIXED)
+		return rosa_fail(err, ROSA_EINVAL, "rows of %zu numbers; of %s they may have at most %zu", columns,
+				 format_info[format].name, MULTIPLY_MOST_FIXED);
 	if ((uintptr_t)host % format_info[format].alignment)
 		return rosa_fail(err, ROSA_EINVAL, "a weight of format %s must begin at a multiple of %zu bytes",
 				 format_info[format].name, format_info[format].alignment);

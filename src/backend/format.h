@@ -72,18 +72,17 @@ static inline float format_half(const uint8_t *bytes)
 	return half_to_float((uint16_t)(bytes[0] | bytes[1] << 8));
 }
 
-/* Scale and offset of block `j`, 0 to 7, of a Q4_K or Q5_K block, both exact: numbers are d q - m. Their 6-bit factors
- * lie in 12 bytes behind d and dmin. Those of the first four blocks are the low 6 bits of a byte each; of the others
- * the low 4 bits share a byte, and the high 2 are left over from the bytes of the first four. */
-struct q4_k_scales {
-	float d, m;
+/* The factors of group `j`, 0 to 7, of a Q4_K or Q5_K block: numbers are d s q - dmin m. These 6-bit factors lie in 12
+ * bytes behind d and dmin. Those of the first four groups are the low 6 bits of a byte each; of the others the low 4
+ * bits share a byte, and the high 2 are left over from the bytes of the first four. */
+struct q4_k_bits {
+	unsigned s, m;
 };
 
-static inline struct q4_k_scales q4_k_scales(const uint8_t *block, unsigned j)
+static inline struct q4_k_bits q4_k_bits(const uint8_t *block, unsigned j)
 {
 	const uint8_t *bytes = block + 4;
-	const unsigned s = j < 4 ? bytes[j] & 63 : (bytes[j + 4] & 15) | bytes[j - 4] >> 6 << 4;
-	const unsigned m = j < 4 ? bytes[j + 4] & 63 : bytes[j + 4] >> 4 | bytes[j] >> 6 << 4;
 
-	return (struct q4_k_scales){format_half(block) * (float)s, format_half(block + 2) * (float)m};
+	return (struct q4_k_bits){j < 4 ? bytes[j] & 63 : (bytes[j + 4] & 15) | bytes[j - 4] >> 6 << 4,
+				  j < 4 ? bytes[j + 4] & 63 : bytes[j + 4] >> 4 | bytes[j] >> 6 << 4};
 }

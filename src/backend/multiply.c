@@ -13,24 +13,29 @@
  */
 #include "backend/multiply.h"
 
+#include "backend/fixed.h"
 #include "backend/multiply_loops.h"
 #include "base/sizes.h"
 #include "base/status.h"
 
 #include <stdlib.h>
 
-#define SCRATCH_FLOATS ((size_t)96 << 10) /* per worker: a third of an L2 cache of 1 MiB */
-#define NEAR_FLOATS    ((size_t)4 << 10)  /* a strip that stays in the L1 cache beside x */
-#define FEW_STEPS      16                 /* with fewer steps a strip in L2 is not loaded again in time */
-#define SMALL_WORK     ((size_t)32 << 10) /* multiplications below which waking the workers does not pay */
-#define DIRECT_ROWS    1024               /* rows whose sums are put in place together */
-#define PIECES         4                  /* pieces per worker: a slow worker's pieces can be taken over */
+#define SCRATCH_FLOATS ((size_t)96 << 10)  /* per worker: a third of an L2 cache of 1 MiB */
+#define FIXED_NUMBERS  MULTIPLY_MOST_FIXED /* of x, rounded at once */
+#define ROUND_STEPS    16                  /* rounded by a worker at once */
+#define STRIP_ROWS     256                 /* most rows of a strip in whole numbers */
+#define NEAR_FLOATS    ((size_t)4 << 10)   /* a strip that stays in the L1 cache beside x */
+#define FEW_STEPS      16                  /* with fewer steps a strip in L2 is not loaded again in time */
+#define SMALL_WORK     ((size_t)32 << 10)  /* multiplications below which waking the workers does not pay */
+#define DIRECT_ROWS    1024                /* rows whose sums are put in place together */
+#define PIECES         4                   /* pieces per worker: a slow worker's pieces can be taken over */
 
 /* ------------------------------------------------------------------------------------------------------- scratch -- */
 
 struct multiply_scratch {
 	float *at; /* [workers][SCRATCH_FLOATS] */
 	unsigned workers;
+	struct fixed x; /* FIXED_NUMBERS, for the weights that are multiplied in whole numbers */
 };
 
 rosa_status multiply_scratch_new(unsigned workers, struct multiply_scratch **made, rosa_error *err)
@@ -38,10 +43,14 @@ rosa_status multiply_scratch_new(unsigned workers, struct multiply_scratch **mad
 	struct multiply_scratch *scratch = calloc(1, sizeof(*scratch));
 
 	*made = NULL;
-	if (scratch)
+	if (scratch) {
 		scratch->at = aligned_alloc(64, workers * SCRATCH_FLOATS * sizeof(float));
-	if (!scratch || !scratch->at) {
-		free(scratch);
+		scratch->x.n = aligned_alloc(64, FIXED_NUMBERS * sizeof(*scratch->x.n));
+		scratch->x.scale = malloc(FIXED_NUMBERS / FIXED_BLOCK * sizeof(float));
+		scratch->x.sum = malloc(FIXED_NUMBERS / FIXED_BLOCK * FIXED_GROUPS * sizeof(float));
+	}
+	if (!scratch || !scratch->at || !scratch->x.n || !scratch->x.scale || !scratch->x.sum) {
+		multiply_scratch_free(scratch);
 		return rosa_fail(err, ROSA_ENOMEM, "no memory for the products of %u workers", workers);
 	}
 	scratch->workers = workers;
@@ -54,6 +63,9 @@ void multiply_scratch_free(struct multiply_scratch *scratch)
 	if (!scratch)
 		return;
 	free(scratch->at);
+	free(scratch->x.n);
+	free(scratch->x.scale);
+	free(scratch->x.sum);
 	free(scratch);
 }
 
@@ -61,9 +73,10 @@ void multiply_scratch_free(struct multiply_scratch *scratch)
 
 struct job {
 	const struct multiply_loops *loops;
+	const struct fixed_loops *fixed;
 	struct multiply_scratch *scratch;
-	size_t steps, columns;
-	const float *x;
+	size_t first, steps, columns; /* steps from `first` on */
+	const float *x;               /* of the first */
 	const struct product *products;
 	size_t piece_rows;
 };
@@ -73,9 +86,10 @@ static const uint8_t *row_of(const struct matrix *weight, size_t r)
 	return (const uint8_t *)weight->data + r * format_row_bytes(weight->format, weight->columns);
 }
 
-static void put(const struct product *product, size_t t, size_t r, const float *sums, size_t count)
+static void put(const struct job *job, const struct product *product, size_t t, size_t r, const float *sums,
+		size_t count)
 {
-	float *y = product->y + t * product->weight->rows + r;
+	float *y = product->y + (job->first + t) * product->weight->rows + r;
 
 	for (size_t i = 0; i < count; i++)
 		y[i] = product->add ? y[i] + sums[i] : sums[i];
@@ -94,7 +108,7 @@ static void multiply_directly(const struct job *job, const struct product *produ
 			job->loops->dot[weight->format](row_of(weight, r),
 							format_row_bytes(weight->format, weight->columns), count,
 							job->x + t * job->columns, job->columns, sums);
-			put(product, t, r, sums, count);
+			put(job, product, t, r, sums, count);
 		}
 	}
 }
@@ -116,7 +130,7 @@ static void multiply_strip(const struct job *job, const struct product *product,
 				rows[i] = w + (smaller(r + i, end - 1) - begin) * stride;
 			job->loops->tile[steps - 1](rows, x, job->columns, sums);
 			for (size_t i = 0; i < steps; i++)
-				put(product, t + i, r, sums[i], smaller(end - r, MULTIPLY_ROWS));
+				put(job, product, t + i, r, sums[i], smaller(end - r, MULTIPLY_ROWS));
 		}
 	}
 }
@@ -145,6 +159,93 @@ static void multiply_rows(const struct job *job, const struct product *product, 
 	}
 }
 
+/* ------------------------------------------------------------------------------------------------- whole numbers -- */
+
+static void round_steps(void *context, size_t piece, unsigned worker)
+{
+	const struct job *job = context;
+
+	(void)worker;
+	for (size_t t = piece * ROUND_STEPS; t < smaller((piece + 1) * ROUND_STEPS, job->steps); t++) {
+		const struct fixed to = fixed_row(&job->scratch->x, job->columns, t);
+
+		job->fixed->round(job->x + t * job->columns, job->columns, &to);
+	}
+}
+
+/* Rows [begin, end), unpacked in registers for each of the steps. */
+static void fixed_directly(const struct job *job, const struct product *product, size_t begin, size_t end)
+{
+	const struct matrix *weight = product->weight;
+	float sums[DIRECT_ROWS];
+
+	for (size_t r = begin; r < end; r += DIRECT_ROWS) {
+		const size_t count = smaller(end - r, DIRECT_ROWS);
+
+		for (size_t t = 0; t < job->steps; t++) {
+			const struct fixed x = fixed_row(&job->scratch->x, job->columns, t);
+
+			job->fixed->dot[weight->format](row_of(weight, r),
+							format_row_bytes(weight->format, weight->columns), count, &x,
+							job->columns, sums);
+			put(job, product, t, r, sums, count);
+		}
+	}
+}
+
+/* A strip of rows [begin, end), unpacked before. */
+static void fixed_strip(const struct job *job, const struct product *product, const struct fixed *strip, size_t begin,
+			size_t end)
+{
+	struct fixed w[FIXED_ROWS], x[FIXED_MOST_STEPS];
+	float sums[FIXED_MOST_STEPS][FIXED_ROWS];
+
+	for (size_t t = 0; t < job->steps; t += job->fixed->steps) {
+		const size_t steps = smaller(job->steps - t, job->fixed->steps);
+
+		for (size_t i = 0; i < steps; i++)
+			x[i] = fixed_row(&job->scratch->x, job->columns, t + i);
+		for (size_t r = begin; r < end; r += FIXED_ROWS) {
+			for (size_t i = 0; i < FIXED_ROWS; i++)
+				w[i] = strip[smaller(r + i, end - 1) - begin];
+			job->fixed->tile[steps - 1](w, x, job->columns, product->weight->format != FORMAT_Q6_K, sums);
+			for (size_t i = 0; i < steps; i++)
+				put(job, product, t + i, r, sums[i], smaller(end - r, FIXED_ROWS));
+		}
+	}
+}
+
+static void fixed_rows(const struct job *job, const struct product *product, size_t begin, size_t end, float *scratch)
+{
+	const struct matrix *weight = product->weight;
+	const size_t blocks = job->columns / FIXED_BLOCK;
+	/* Rows a power of two apart would compete for the same cache sets. In floats, of which a number takes a half.
+	 */
+	const size_t stride = (job->columns / 2 + blocks * (1 + FIXED_GROUPS) + 15) / 16 * 16 + 16;
+	const size_t room = job->steps < FEW_STEPS ? NEAR_FLOATS : SCRATCH_FLOATS;
+	const size_t most = smaller(room / stride / FIXED_ROWS * FIXED_ROWS, STRIP_ROWS);
+	struct fixed strip[STRIP_ROWS];
+
+	if (job->steps == 1 || (most ? most : FIXED_ROWS) * stride > SCRATCH_FLOATS) {
+		fixed_directly(job, product, begin, end);
+		return;
+	}
+	for (size_t r = begin; r < end; r += most ? most : FIXED_ROWS) {
+		const size_t stop = smaller(r + (most ? most : FIXED_ROWS), end);
+
+		for (size_t i = r; i < stop; i++) {
+			float *at = scratch + (i - r) * stride;
+
+			strip[i - r] = (struct fixed){(int16_t *)(void *)at, at + job->columns / 2,
+						      at + job->columns / 2 + blocks};
+			job->fixed->unpack[weight->format](row_of(weight, i), job->columns, &strip[i - r]);
+		}
+		fixed_strip(job, product, strip, r, stop);
+	}
+}
+
+/* -------------------------------------------------------------------------------------------------------- pieces -- */
+
 static size_t pieces_of(const struct job *job, const struct product *product)
 {
 	return (product->weight->rows + job->piece_rows - 1) / job->piece_rows;
@@ -157,33 +258,50 @@ static void multiply_piece(void *context, size_t i, unsigned worker)
 
 	for (; i >= pieces_of(job, product); product++)
 		i -= pieces_of(job, product);
-	multiply_rows(job, product, i * job->piece_rows, smaller((i + 1) * job->piece_rows, product->weight->rows),
-		      job->scratch->at + worker * SCRATCH_FLOATS);
+	(format_is_fixed(product->weight->format) ? fixed_rows : multiply_rows)(
+	    job, product, i * job->piece_rows, smaller((i + 1) * job->piece_rows, product->weight->rows),
+	    job->scratch->at + worker * SCRATCH_FLOATS);
+}
+
+static void run(struct pool *pool, pool_work *work, struct job *job, size_t pieces, bool alone)
+{
+	if (!alone)
+		pool_run(pool, pieces, work, job, NULL);
+	else
+		for (size_t i = 0; i < pieces; i++)
+			work(job, i, 0);
 }
 
 void multiply_on(rosa_isa isa, struct pool *pool, struct multiply_scratch *scratch, size_t steps, const float *x,
 		 size_t count, const struct product *products)
 {
-	struct job job = {multiply_loops_of(isa), scratch, steps, 0, x, products, 0};
-	size_t rows = 0, pieces = 0;
+	struct job job = {multiply_loops_of(isa), fixed_loops_of(isa), scratch, 0, 0, 0, x, products, 0};
+	size_t rows = 0, pieces = 0, at_once = steps;
+	bool any_fixed = false, alone;
 
 	if (!count || !steps)
 		return;
 	job.columns = products->weight->columns;
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++) {
 		rows += products[i].weight->rows;
+		any_fixed |= format_is_fixed(products[i].weight->format);
+	}
 	if (!rows)
 		return;
-	job.piece_rows = rows;
-	if (pool && scratch->workers > 1 && rows * job.columns * steps > SMALL_WORK)
-		job.piece_rows = (rows / (scratch->workers * PIECES) / MULTIPLY_ROWS + 1) * MULTIPLY_ROWS;
+	alone = !pool || scratch->workers == 1 || rows * job.columns * steps <= SMALL_WORK;
+	job.piece_rows = alone ? rows : (rows / (scratch->workers * PIECES) / MULTIPLY_ROWS + 1) * MULTIPLY_ROWS;
 	for (size_t i = 0; i < count; i++)
 		pieces += pieces_of(&job, &products[i]);
-	if (job.piece_rows < rows)
-		pool_run(pool, pieces, multiply_piece, &job, NULL);
-	else
-		for (size_t i = 0; i < pieces; i++)
-			multiply_piece(&job, i, 0);
+	if (any_fixed)
+		at_once = smaller(steps, FIXED_NUMBERS / job.columns);
+	for (; job.first < steps; job.first += job.steps) {
+		job.steps = smaller(steps - job.first, at_once);
+		job.x = x + job.first * job.columns;
+		if (any_fixed)
+			run(pool, round_steps, &job, (job.steps + ROUND_STEPS - 1) / ROUND_STEPS,
+			    alone || job.steps <= ROUND_STEPS);
+		run(pool, multiply_piece, &job, pieces, alone);
+	}
 }
 
 void multiply(struct pool *pool, struct multiply_scratch *scratch, size_t steps, const float *x, size_t count,

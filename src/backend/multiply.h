@@ -11,6 +11,9 @@
 #include "base/cpu.h"
 #include "base/pool.h"
 
+/* Most columns of a weight that is multiplied in whole numbers (fixed.h). */
+#define MULTIPLY_MOST_FIXED ((size_t)512 << 10)
+
 /* Scratch memory of the workers, allocated beforehand so that a product cannot fail. */
 struct multiply_scratch;
 

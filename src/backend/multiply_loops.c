@@ -15,35 +15,18 @@
 #define PASS_COLUMNS   ((size_t)1024) /* numbers of a tile's rows, which are read from the L1 cache several times */
 #define PREFETCH_BYTES 4096           /* bytes ahead to prefetch: far enough for memory, near enough for the L1 cache */
 
-/* With sanitizers the loops are compiled as they are written: unrolled they take a compiler most of a minute. */
-#ifndef ROSATUNE_ONE_VERSION
-#define UNROLL_8 _Pragma("GCC unroll 8")
-/* Makes the compiler reload an array that it would keep in registers: broadcasting a number from memory is one load,
- * from the middle of a register it takes permutations. */
-#define FROM_MEMORY(array) __asm__ volatile("" : "+m"(array))
-#else
-#define FROM_MEMORY(array) (void)0
-#define UNROLL_8
-#endif
-
 /* A strip of rows is widened and then used for a while, which hardware prefetchers take for the end of a stream. With
  * software prefetch the next strip arrives a tenth to a fifth sooner. An address beyond the weight does no harm. */
-ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i, unsigned j)
+ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i)
 {
-	static const uint8_t bytes[FORMAT_COUNT] = {128, 64, 64, 34, 18, 20, 18, 26, 22, 24, 22}; /* of 32 numbers */
-	const uintptr_t ahead = (uintptr_t)row + i * bytes[format] + j * bytes[format] + PREFETCH_BYTES;
+	static const uint8_t stretch[FORMAT_COUNT] = {128, 64, 64, 34, 18, 20, 0, 0, 22, 24, 0}; /* of 32 numbers */
+	const uintptr_t ahead = (uintptr_t)row + i * stretch[format] + PREFETCH_BYTES;
 
-	if (j % 2) /* two stretches of a block are less than a cache line */
+	if (stretch[format] < 64 && i % 2) /* two of them are about a cache line */
 		return;
 	PREFETCH((const void *)ahead);
-	if (bytes[format] > 64)
+	if (stretch[format] > 64)
 		PREFETCH((const void *)(ahead + 64));
-}
-
-/* How many stretches of 32 numbers have their scales together. */
-ALWAYS_INLINE unsigned block_stretches(enum format format)
-{
-	return format == FORMAT_Q4_K || format == FORMAT_Q5_K || format == FORMAT_Q6_K ? 8 : 1;
 }
 
 struct two_floats {
@@ -203,43 +186,9 @@ ALWAYS_INLINE vec_plain fives_plain(const uint8_t *p, unsigned a, unsigned fifth
 	return v;
 }
 
-ALWAYS_INLINE unsigned bits_plain(const uint8_t *p, unsigned j)
-{
-	unsigned bits = 0;
-
-	for (int i = 0; i < 16; i++)
-		bits |= (unsigned)(p[i] >> j & 1) << i;
-	return bits;
-}
-
-ALWAYS_INLINE void sixes_plain(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,
-			       vec_plain *to)
-{
-	for (int i = 0; i < 32; i++)
-		to[i / 16].at[i % 16] = d[i / 16] * (float)(((low[i] >> a & 15) | (high[i] >> b & 3) << 4) - 32);
-}
-
 ALWAYS_INLINE struct two_floats two_halves_plain(const uint8_t *p)
 {
 	return (struct two_floats){format_half(p), format_half(p + 2)};
-}
-
-ALWAYS_INLINE void q4_k_scales_plain(const uint8_t *block, float *scales)
-{
-	for (unsigned j = 0; j < 8; j++) {
-		const struct q4_k_scales both = q4_k_scales(block, j);
-
-		scales[j] = both.d;
-		scales[8 + j] = -both.m;
-	}
-}
-
-ALWAYS_INLINE void q6_k_scales_plain(const uint8_t *block, float *scales)
-{
-	const float d = format_half(block + 208);
-
-	for (int i = 0; i < 16; i++)
-		scales[i] = d * (float)(int8_t)block[192 + i];
 }
 
 #define MULTIPLY_NAME plain
@@ -381,18 +330,13 @@ AVX2 vec_avx2 floats_avx2(__m128i bytes)
 			   _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)))}};
 }
 
-AVX2 vec_avx2 times_avx2(vec_avx2 q, float d)
-{
-	const __m256 scale = _mm256_set1_ps(d);
-
-	return (vec_avx2){{_mm256_mul_ps(q.at[0], scale), _mm256_mul_ps(q.at[1], scale)}};
-}
-
 AVX2 vec_avx2 bytes_avx2(const uint8_t *p, float d)
 {
+	const __m256 scale = _mm256_set1_ps(d);
 	const __m256i low = _mm256_cvtepi8_epi32(eight_bytes(p)), high = _mm256_cvtepi8_epi32(eight_bytes(p + 8));
 
-	return times_avx2((vec_avx2){{_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)}}, d);
+	return (vec_avx2){
+	    {_mm256_mul_ps(_mm256_cvtepi32_ps(low), scale), _mm256_mul_ps(_mm256_cvtepi32_ps(high), scale)}};
 }
 
 AVX2 scale_avx2 scale_of_avx2(int zero, float d, float m)
@@ -447,53 +391,6 @@ AVX2 vec_avx2 fives_avx2(const uint8_t *p, unsigned a, unsigned fifth, int zero,
 
 	return shifted_avx2(_mm_or_si128(four_bits(p, a), _mm_and_si128(set, _mm_set1_epi8(16))),
 			    scale_of_avx2(zero, d, m));
-}
-
-AVX2 unsigned bits_avx2(const uint8_t *p, unsigned j)
-{
-	return (unsigned)_mm_movemask_epi8(_mm_sll_epi16(sixteen_bytes(p), _mm_cvtsi32_si128(7 - (int)j)));
-}
-
-/* q - 32, in bytes. Called with constants a and b. */
-AVX2 __m256i six_bytes(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b)
-{
-	const __m256i four = _mm256_srli_epi16(_mm256_loadu_si256((const __m256i *)low), (int)a);
-	const __m256i bytes = _mm256_loadu_si256((const __m256i *)high);
-	const __m256i two = b < 4 ? _mm256_slli_epi16(bytes, 4 - (int)b) : _mm256_srli_epi16(bytes, (int)b - 4);
-
-	return _mm256_sub_epi8(
-	    _mm256_or_si256(_mm256_and_si256(four, _mm256_set1_epi8(15)), _mm256_and_si256(two, _mm256_set1_epi8(48))),
-	    _mm256_set1_epi8(32));
-}
-
-AVX2 void sixes_avx2(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d, vec_avx2 *to)
-{
-	const __m256i q = six_bytes(low, high, a, b);
-
-	to[0] = times_avx2(floats_avx2(_mm256_castsi256_si128(q)), d[0]);
-	to[1] = times_avx2(floats_avx2(_mm256_extracti128_si256(q, 1)), d[1]);
-}
-
-/* q4_k_scales in format.h describes the layout; here four bytes are treated as one number. */
-AVX2 void q4_k_scales_avx2(const uint8_t *block, float *scales)
-{
-	uint32_t bytes[3];
-
-	memcpy(bytes, block + 4, sizeof(bytes));
-	for (int i = 0; i < 2; i++) {
-		const uint32_t first = bytes[i] & 0x3f3f3f3f;
-		const uint32_t second = (bytes[2] >> i * 4 & 0x0f0f0f0f) | (bytes[i] >> 6 & 0x03030303) << 4;
-		const __m128i q = _mm_cvtsi64_si128((long long)(first | (uint64_t)second << 32));
-		const float d = half_avx2(block + i * 2);
-
-		_mm256_storeu_ps(scales + i * 8, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(q)),
-							       _mm256_set1_ps(i ? -d : d)));
-	}
-}
-
-AVX2 void q6_k_scales_avx2(const uint8_t *block, float *scales)
-{
-	store_avx2(scales, bytes_avx2(block + 192, half_avx2(block + 208)));
 }
 
 #define MULTIPLY_NAME   avx2
@@ -570,14 +467,9 @@ AVX512 vec_avx512 bf16_avx512(const uint8_t *p)
 	    _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
 
-AVX512 vec_avx512 scaled_avx512(__m128i bytes, float d)
-{
-	return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(d));
-}
-
 AVX512 vec_avx512 bytes_avx512(const uint8_t *p, float d)
 {
-	return scaled_avx512(sixteen_bytes(p), d);
+	return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen_bytes(p))), _mm512_set1_ps(d));
 }
 
 AVX512 scale_avx512 scale_of_avx512(int zero, float d, float m)
@@ -606,47 +498,6 @@ AVX512 vec_avx512 fives_avx512(const uint8_t *p, unsigned a, unsigned fifth, int
 
 	return _mm512_fmadd_ps(_mm512_cvtepi32_ps(zero ? _mm512_sub_epi32(q, _mm512_set1_epi32(zero)) : q),
 			       _mm512_set1_ps(d), _mm512_set1_ps(m));
-}
-
-AVX512 unsigned bits_avx512(const uint8_t *p, unsigned j)
-{
-	return _mm512_test_epi32_mask(_mm512_cvtepu8_epi32(sixteen_bytes(p)), _mm512_set1_epi32(1 << j));
-}
-
-AVX512 void sixes_avx512(const uint8_t *low, const uint8_t *high, unsigned a, unsigned b, const float *d,
-			 vec_avx512 *to)
-{
-	const __m256i q = six_bytes(low, high, a, b);
-
-	to[0] = scaled_avx512(_mm256_castsi256_si128(q), d[0]);
-	to[1] = scaled_avx512(_mm256_extracti128_si256(q, 1), d[1]);
-}
-
-/* q4_k_scales in format.h describes the layout. All sixteen at once: of each the byte with its low bits and, above it,
- * the one with its high bits. */
-AVX512 void q4_k_scales_avx512(const uint8_t *block, float *scales)
-{
-	const __m512i bytes = _mm512_broadcast_i32x4(sixteen_bytes(block)); /* the factors are bytes 4 to 15 */
-	const __m512i both = _mm512_shuffle_epi8(bytes, _mm512_set_epi32(0x0b0f, 0x0a0e, 0x090d, 0x080c, 0x0b0b, 0x0a0a,
-									 0x0909, 0x0808, 0x070f, 0x060e, 0x050d, 0x040c,
-									 0x0707, 0x0606, 0x0505, 0x0404));
-	const __m512i low =
-	    _mm512_and_epi32(_mm512_srlv_epi32(both, _mm512_set_epi32(4, 4, 4, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
-			     _mm512_set_epi32(15, 15, 15, 15, 63, 63, 63, 63, 15, 15, 15, 15, 63, 63, 63, 63));
-	const __m512i high = _mm512_and_epi32(_mm512_srli_epi32(both, 10),
-					      _mm512_set_epi32(48, 48, 48, 48, 0, 0, 0, 0, 48, 48, 48, 48, 0, 0, 0, 0));
-	const __m128 d = _mm_cvtph_ps(_mm512_castsi512_si128(bytes));
-	const __m512 ds = _mm512_permutexvar_ps(_mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0),
-						_mm512_castps128_ps512(d));
-	const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_or_epi32(low, high)), ds);
-
-	_mm512_storeu_si512(scales, _mm512_mask_xor_epi32(_mm512_castps_si512(scaled), 0xff00,
-							  _mm512_castps_si512(scaled), _mm512_set1_epi32(INT32_MIN)));
-}
-
-AVX512 void q6_k_scales_avx512(const uint8_t *block, float *scales)
-{
-	_mm512_storeu_ps(scales, bytes_avx512(block + 192, half_avx512(block + 208)));
 }
 
 #define MULTIPLY_NAME   avx512

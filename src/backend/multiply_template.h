@@ -30,11 +30,6 @@
  *     low_(p, s), high_(p, s)          the low and the high halves of 16 bytes
  *     fives_(p, a, fifth, zero, d, m)  16 numbers d (q - zero) + m, q being 4 bits of p[i] from bit a on, and bit i of
  *                                      `fifth` as the fifth
- *     bits_(p, j)                      bit j of each of 16 bytes
- *     sixes_(low, high, a, b, d, to)   32 numbers d (q - 32), q being 4 bits of low[i] from bit a on, and 2 of high[i]
- *                                      from bit b on; d[0] for the first 16, d[1] for the others
- *     q4_k_scales_(block, scales)      of a Q4_K or Q5_K block: eight factors, and eight numbers to add
- *     q6_k_scales_(block, scales)      of a Q6_K block: sixteen factors
  */
 #define PASTE2(a, b) a##b
 #define PASTE(a, b)  PASTE2(a, b)
@@ -46,10 +41,8 @@
 
 /* ---- from the formats to numbers ---- */
 
-/* Stretch j, 32 numbers, of the block that begins with stretch i of a row; `scales` are those of the block. Called with
- * a constant format, as are all functions below, and with a constant j: the compiler then chooses between the halves of
- * bytes, and finds a block once for all of its stretches. */
-INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, unsigned j, const float *scales, VEC to[2])
+/* Stretch i of a row, 32 numbers. Called with a constant format, as are all functions below. */
+INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, VEC to[2])
 {
 	struct two_floats two;
 	SCALE scale;
@@ -86,12 +79,6 @@ INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, unsi
 		to[0] = NAME(low_)(row + 4, scale);
 		to[1] = NAME(high_)(row + 4, scale);
 		break;
-	case FORMAT_Q4_K:
-		row += i / 8 * 144 + 16 + j / 2 * 32;
-		scale = NAME(scale_of_)(0, scales[j], scales[8 + j]);
-		to[0] = j % 2 ? NAME(high_)(row, scale) : NAME(low_)(row, scale);
-		to[1] = j % 2 ? NAME(high_)(row + 16, scale) : NAME(low_)(row + 16, scale);
-		break;
 	case FORMAT_Q5_0:
 		row += i * 22;
 		for (unsigned half = 0; half < 2; half++)
@@ -104,29 +91,11 @@ INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, unsi
 			to[half] = NAME(fives_)(row + 8, half * 4, two_bytes(row + 4 + half * 2), 0, NAME(half_)(row),
 						NAME(half_)(row + 2));
 		break;
+	case FORMAT_Q4_K:
 	case FORMAT_Q5_K:
-		row += i / 8 * 176;
-		for (unsigned half = 0; half < 2; half++)
-			to[half] = NAME(fives_)(row + 48 + j / 2 * 32 + half * 16, j % 2 * 4,
-						NAME(bits_)(row + 16 + half * 16, j), 0, scales[j], scales[8 + j]);
-		break;
-	case FORMAT_Q6_K:
-		row += i / 8 * 210;
-		NAME(sixes_)
-		(row + j / 4 * 64 + j % 2 * 32, row + 128 + j / 4 * 32, j % 4 / 2 * 4, j % 4 * 2, scales + 2 * j, to);
+	case FORMAT_Q6_K: /* these are multiplied in whole numbers, fixed.h */
 		break;
 	}
-}
-
-/* The scales of the block of 256 that begins with stretch i of a row, if the format has such blocks. */
-INLINE void NAME(scales_)(enum format format, const uint8_t *row, size_t i, float scales[16])
-{
-	if (format == FORMAT_Q4_K)
-		NAME(q4_k_scales_)(row + i / 8 * 144, scales);
-	if (format == FORMAT_Q5_K)
-		NAME(q4_k_scales_)(row + i / 8 * 176, scales);
-	if (format == FORMAT_Q6_K)
-		NAME(q6_k_scales_)(row + i / 8 * 210, scales);
 }
 
 /* ---- one step ---- */
@@ -135,24 +104,15 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 			    size_t columns, float sums[MULTIPLY_ROWS])
 {
 	const size_t whole = columns / 32, rest = columns % 32;
-	const unsigned block = block_stretches(format);
 	VEC sum[MULTIPLY_ROWS] = {NAME(zero_)(), NAME(zero_)(), NAME(zero_)(), NAME(zero_)()}, w[2];
-	float scales[MULTIPLY_ROWS][16];
 
-	for (size_t i = 0; i < whole; i += block) {
-		for (int r = 0; r < MULTIPLY_ROWS; r++)
-			NAME(scales_)(format, rows[r], i, scales[r]);
-		if (block > 1)
-			FROM_MEMORY(scales);
-		UNROLL_8
-		for (unsigned j = 0; j < block; j++) {
-			const VEC x0 = NAME(load_)(x + (i + j) * 32), x1 = NAME(load_)(x + (i + j) * 32 + 16);
+	for (size_t i = 0; i < whole; i++) {
+		const VEC x0 = NAME(load_)(x + i * 32), x1 = NAME(load_)(x + i * 32 + 16);
 
-			for (int r = 0; r < MULTIPLY_ROWS; r++) {
-				NAME(unpack_)(format, rows[r], i, j, scales[r], w);
-				sum[r] = NAME(madd_)(sum[r], w[0], x0);
-				sum[r] = NAME(madd_)(sum[r], w[1], x1);
-			}
+		for (int r = 0; r < MULTIPLY_ROWS; r++) {
+			NAME(unpack_)(format, rows[r], i, w);
+			sum[r] = NAME(madd_)(sum[r], w[0], x0);
+			sum[r] = NAME(madd_)(sum[r], w[1], x1);
 		}
 	}
 	if (rest) {
@@ -194,19 +154,13 @@ INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes,
 INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns, float *to)
 {
 	const size_t whole = columns / 32, rest = columns % 32;
-	const unsigned block = block_stretches(format);
-	float scales[16];
 	VEC w[2];
 
-	for (size_t i = 0; i < whole; i += block) {
-		NAME(scales_)(format, row, i, scales);
-		UNROLL_8
-		for (unsigned j = 0; j < block; j++) {
-			prefetch_ahead(format, row, i, j);
-			NAME(unpack_)(format, row, i, j, scales, w);
-			NAME(store_)(to + (i + j) * 32, w[0]);
-			NAME(store_)(to + (i + j) * 32 + 16, w[1]);
-		}
+	for (size_t i = 0; i < whole; i++) {
+		prefetch_ahead(format, row, i);
+		NAME(unpack_)(format, row, i, w);
+		NAME(store_)(to + i * 32, w[0]);
+		NAME(store_)(to + i * 32 + 16, w[1]);
 	}
 	if (rest)
 		format_widen(format, row + format_row_bytes(format, whole * 32), rest, to + whole * 32);
@@ -331,11 +285,8 @@ DEFINE_FORMAT(bf16, FORMAT_BF16)
 DEFINE_FORMAT(q8_0, FORMAT_Q8_0)
 DEFINE_FORMAT(q4_0, FORMAT_Q4_0)
 DEFINE_FORMAT(q4_1, FORMAT_Q4_1)
-DEFINE_FORMAT(q4_k, FORMAT_Q4_K)
-DEFINE_FORMAT(q6_k, FORMAT_Q6_K)
 DEFINE_FORMAT(q5_0, FORMAT_Q5_0)
 DEFINE_FORMAT(q5_1, FORMAT_Q5_1)
-DEFINE_FORMAT(q5_k, FORMAT_Q5_K)
 #undef DEFINE_FORMAT
 
 #define DEFINE_TILE(steps)                                                                                             \
@@ -361,22 +312,16 @@ static const struct multiply_loops NAME(loops_) = {
 	    [FORMAT_Q8_0] = NAME(dot_q8_0_),
 	    [FORMAT_Q4_0] = NAME(dot_q4_0_),
 	    [FORMAT_Q4_1] = NAME(dot_q4_1_),
-	    [FORMAT_Q4_K] = NAME(dot_q4_k_),
-	    [FORMAT_Q6_K] = NAME(dot_q6_k_),
 	    [FORMAT_Q5_0] = NAME(dot_q5_0_),
-	    [FORMAT_Q5_1] = NAME(dot_q5_1_),
-	    [FORMAT_Q5_K] = NAME(dot_q5_k_)},
+	    [FORMAT_Q5_1] = NAME(dot_q5_1_)},
     .widen = {[FORMAT_F32] = NAME(widen_f32_),
 	      [FORMAT_F16] = NAME(widen_f16_),
 	      [FORMAT_BF16] = NAME(widen_bf16_),
 	      [FORMAT_Q8_0] = NAME(widen_q8_0_),
 	      [FORMAT_Q4_0] = NAME(widen_q4_0_),
 	      [FORMAT_Q4_1] = NAME(widen_q4_1_),
-	      [FORMAT_Q4_K] = NAME(widen_q4_k_),
-	      [FORMAT_Q6_K] = NAME(widen_q6_k_),
 	      [FORMAT_Q5_0] = NAME(widen_q5_0_),
-	      [FORMAT_Q5_1] = NAME(widen_q5_1_),
-	      [FORMAT_Q5_K] = NAME(widen_q5_k_)},
+	      [FORMAT_Q5_1] = NAME(widen_q5_1_)},
     .tile = {NAME(tile1_), NAME(tile2_), NAME(tile3_), NAME(tile4_), NAME(tile5_), NAME(tile6_)},
 };
 

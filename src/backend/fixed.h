@@ -1,0 +1,72 @@
+/*
+ * Products by weights of GGUF's K formats, in whole numbers.
+ *
+ * A block of Q4_K, Q5_K or Q6_K is 256 numbers d v - m: v = s q is a whole number of at most 13 bits (s is the factor
+ * of 16 or 32 numbers, q the few bits of each), d belongs to all of the block, and m, where there is one, to 32
+ * numbers. If 256 numbers of x are whole numbers n times one scale too, their part of a dot product is
+ *
+ *     d scale (sum of v n) - sum over groups of 32 of m (scale (sum of n))
+ *
+ * and the sum of v n can be had without widening a weight to float32: in half of the instructions or fewer, which is
+ * what these formats cost most in, and exactly, in any order. So n is x rounded to 16 bits: 32,767 for the greatest
+ * magnitude of its block. (llama.cpp rounds to 8 bits for this.) The error of a number of x is at most 1/65,534 of that
+ * magnitude, some thousand times less than what 4 bits cost a weight.
+ *
+ * The definition, which all instruction sets follow to the bit, for row w of a weight and row x of the activations:
+ *
+ *     scale[b] = max / 32767, n = x 32767 / max to the nearest, half to even; max = greatest |x| of block b.
+ *                0 where max is below 2^-100; where it is infinite or not a number, scale is not a number, and n is 0
+ *     sum[b][g] = scale[b] (sum of n over group g), g = 0 .. 7
+ *     y[l] = 0, l = 0 .. 15, and z[g] = 0; for each block b, every operation rounded:
+ *         y[l] += (d[b] scale[b]) (sum of v n over the numbers 2 l and 2 l + 1 of each group)
+ *         z[g] += -m[b][g] sum[b][g], where the format has m
+ *     result: y[l] += z[l], l < 8; then y[l] + y[l + 8], of these l + (l + 4), and so on
+ *
+ * The whole sums are below 2^31: 16 products of at most 32 * 128 by 32,767.
+ */
+#pragma once
+
+#include "backend/format.h"
+#include "base/cpu.h"
+
+#include <stdbool.h>
+
+#define FIXED_BLOCK      256
+#define FIXED_GROUPS     8 /* of a block */
+#define FIXED_ROWS       4 /* of a weight at once */
+#define FIXED_MOST_STEPS 6 /* rows of x at once, in any variant */
+
+/* A row of x, or several one after the other; of a weight's row n is v, and sum is -m. */
+struct fixed {
+	int16_t *n;   /* [columns] */
+	float *scale; /* [columns / FIXED_BLOCK] */
+	float *sum;   /* [columns / FIXED_BLOCK][FIXED_GROUPS] */
+};
+
+struct fixed_loops {
+	size_t steps; /* of the largest tile */
+	void (*round)(const float *x, size_t columns, const struct fixed *to);
+	/* sums[i] = row i . x, for `count` rows */
+	void (*dot[FORMAT_COUNT])(const uint8_t *row, size_t row_bytes, size_t count, const struct fixed *x,
+				  size_t columns, float *sums);
+	void (*unpack[FORMAT_COUNT])(const uint8_t *row, size_t columns, const struct fixed *to);
+	/* sums[t][i] = w[i] . x[t]; tile[n - 1] is for n steps. `with_m`: the format has m. */
+	void (*tile[FIXED_MOST_STEPS])(const struct fixed *w, const struct fixed *x, size_t columns, bool with_m,
+				       float (*sums)[FIXED_ROWS]);
+};
+
+static inline bool format_is_fixed(enum format format)
+{
+	return format == FORMAT_Q4_K || format == FORMAT_Q5_K || format == FORMAT_Q6_K;
+}
+
+/* Row r of several. */
+static inline struct fixed fixed_row(const struct fixed *rows, size_t columns, size_t r)
+{
+	const size_t blocks = columns / FIXED_BLOCK;
+
+	return (struct fixed){rows->n + r * columns, rows->scale + r * blocks, rows->sum + r * blocks * FIXED_GROUPS};
+}
+
+/* Those of an available instruction set. */
+const struct fixed_loops *fixed_loops_of(rosa_isa isa);
