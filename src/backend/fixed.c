@@ -222,7 +222,7 @@ ALWAYS_INLINE void eight_to_plain(float *p, eight_plain z)
 
 ALWAYS_INLINE void total_plain(float (*y)[16], float *sums)
 {
-	for (int r = 0; r < FIXED_ROWS; r++) {
+	for (int r = 0; r < MULTIPLY_ROWS; r++) {
 		for (int half = 8; half; half /= 2)
 			for (int l = 0; l < half; l++)
 				y[r][l] += y[r][l + half];
@@ -517,9 +517,9 @@ AVX512 reals_avx512 whole_madd_avx512(reals_avx512 y, whole_avx512 whole, reals_
 
 /* -------------------------------------------------------------------------------------------------------- choice -- */
 
-const struct fixed_loops *fixed_loops_of(rosa_isa isa)
+const struct multiply_loops *fixed_loops_of(rosa_isa isa)
 {
-	static const struct fixed_loops *const all[ROSA_ISA_COUNT] = {
+	static const struct multiply_loops *const all[ROSA_ISA_COUNT] = {
 		[ROSA_ISA_PLAIN] = &loops_plain,
 #if ROSA_X86_VARIANTS
 		[ROSA_ISA_AVX2] = &loops_avx2,

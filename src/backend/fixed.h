@@ -26,47 +26,20 @@
  */
 #pragma once
 
-#include "backend/format.h"
-#include "base/cpu.h"
+#include "backend/multiply_loops.h"
 
 #include <stdbool.h>
 
-#define FIXED_BLOCK      256
-#define FIXED_GROUPS     8 /* of a block */
-#define FIXED_ROWS       4 /* of a weight at once */
-#define FIXED_MOST_STEPS 6 /* rows of x at once, in any variant */
+#define FIXED_BLOCK  256
+#define FIXED_GROUPS 8 /* of a block */
 
-/* A row of x, or several one after the other; of a weight's row n is v, and sum is -m. */
-struct fixed {
-	int16_t *n;   /* [columns] */
-	float *scale; /* [columns / FIXED_BLOCK] */
-	float *sum;   /* [columns / FIXED_BLOCK][FIXED_GROUPS] */
-};
-
-struct fixed_loops {
-	size_t steps; /* of the largest tile */
-	void (*round)(const float *x, size_t columns, const struct fixed *to);
-	/* sums[i] = row i . x, for `count` rows */
-	void (*dot[FORMAT_COUNT])(const uint8_t *row, size_t row_bytes, size_t count, const struct fixed *x,
-				  size_t columns, float *sums);
-	void (*unpack[FORMAT_COUNT])(const uint8_t *row, size_t columns, const struct fixed *to);
-	/* sums[t][i] = w[i] . x[t]; tile[n - 1] is for n steps. `with_m`: the format has m. */
-	void (*tile[FIXED_MOST_STEPS])(const struct fixed *w, const struct fixed *x, size_t columns, bool with_m,
-				       float (*sums)[FIXED_ROWS]);
-};
-
+/* Of an operand of the loops, `n` are the n of x or the v of a weight, [columns]; `scale` those of x or the d of a
+ * weight, [columns / FIXED_BLOCK]; and `sum` those of x or the -m of a weight, [columns / FIXED_BLOCK][FIXED_GROUPS].
+ */
 static inline bool format_is_fixed(enum format format)
 {
 	return format == FORMAT_Q4_K || format == FORMAT_Q5_K || format == FORMAT_Q6_K;
 }
 
-/* Row r of several. */
-static inline struct fixed fixed_row(const struct fixed *rows, size_t columns, size_t r)
-{
-	const size_t blocks = columns / FIXED_BLOCK;
-
-	return (struct fixed){rows->n + r * columns, rows->scale + r * blocks, rows->sum + r * blocks * FIXED_GROUPS};
-}
-
 /* Those of an available instruction set. */
-const struct fixed_loops *fixed_loops_of(rosa_isa isa);
+const struct multiply_loops *fixed_loops_of(rosa_isa isa);

@@ -10,7 +10,7 @@
  *     FIXED_NAME     suffix of the functions
  *     FIXED_TARGET   function attribute, or nothing
  *     FIXED_PARTS    vectors that hold the sixteen sums
- *     FIXED_STEPS    most steps of a tile, up to FIXED_MOST_STEPS
+ *     FIXED_STEPS    most steps of a tile, up to MULTIPLY_MOST_STEPS
  *
  * and with that suffix the types words_ (32 / FIXED_PARTS numbers of 16 bits), whole_ (16 / FIXED_PARTS whole sums) and
  * reals_ (as many in float32), and the functions
@@ -40,7 +40,7 @@
 /* ---- x ---- */
 
 /* Loops over whole numbers are left to the compiler: their order does not matter. */
-FIXED_TARGET static void NAME(round_)(const float *x, size_t columns, const struct fixed *to)
+FIXED_TARGET static void NAME(round_)(const float *x, size_t columns, const struct operand *to)
 {
 	for (size_t b = 0; b < columns / FIXED_BLOCK; b++) {
 		const float *from = x + b * FIXED_BLOCK;
@@ -63,7 +63,7 @@ FIXED_TARGET static void NAME(round_)(const float *x, size_t columns, const stru
 /* The sums of m, added to the others. */
 INLINE void NAME(join_)(float (*y)[16], const EIGHT *z)
 {
-	for (int r = 0; r < FIXED_ROWS; r++) {
+	for (int r = 0; r < MULTIPLY_ROWS; r++) {
 		float eight[FIXED_GROUPS];
 
 		NAME(eight_to_)(eight, z[r]);
@@ -90,24 +90,24 @@ INLINE void NAME(open_)(enum format format, const uint8_t *block, struct NAME(fa
 	FROM_MEMORY(*factors);
 }
 
-INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[FIXED_ROWS], const struct fixed *x,
-			    size_t columns, float sums[FIXED_ROWS])
+INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIPLY_ROWS], const struct operand *x,
+			    size_t columns, float sums[MULTIPLY_ROWS])
 {
 	const size_t bytes = format_info[format].bytes;
-	REALS sum[FIXED_ROWS][FIXED_PARTS];
-	EIGHT z[FIXED_ROWS];
-	float y[FIXED_ROWS][16];
+	REALS sum[MULTIPLY_ROWS][FIXED_PARTS];
+	EIGHT z[MULTIPLY_ROWS];
+	float y[MULTIPLY_ROWS][16];
 
-	for (int r = 0; r < FIXED_ROWS; r++) {
+	for (int r = 0; r < MULTIPLY_ROWS; r++) {
 		z[r] = NAME(no_eight_)();
 		for (int p = 0; p < FIXED_PARTS; p++)
 			sum[r][p] = NAME(zeros_)();
 	}
 	for (size_t b = 0; b < columns / FIXED_BLOCK; b++) {
-		struct NAME(factors_) factors[FIXED_ROWS];
-		WHOLE whole[FIXED_ROWS][FIXED_PARTS];
+		struct NAME(factors_) factors[MULTIPLY_ROWS];
+		WHOLE whole[MULTIPLY_ROWS][FIXED_PARTS];
 
-		for (int r = 0; r < FIXED_ROWS; r++) {
+		for (int r = 0; r < MULTIPLY_ROWS; r++) {
 			NAME(open_)(format, rows[r] + b * bytes, &factors[r]);
 			for (int p = 0; p < FIXED_PARTS; p++)
 				whole[r][p] = NAME(none_)();
@@ -116,7 +116,7 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[FIXED_
 		for (unsigned j = 0; j < FIXED_GROUPS; j++) {
 			const int16_t *n = x->n + b * FIXED_BLOCK + j * 32;
 
-			for (int r = 0; r < FIXED_ROWS; r++) {
+			for (int r = 0; r < MULTIPLY_ROWS; r++) {
 				WORDS v[FIXED_PARTS];
 
 				NAME(unpack_)(format, rows[r] + b * bytes, j, factors[r].s, v);
@@ -125,7 +125,7 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[FIXED_
 					    NAME(add_)(whole[r][p], v[p], NAME(words_at_)(n + p * PART_WORDS));
 			}
 		}
-		for (int r = 0; r < FIXED_ROWS; r++) {
+		for (int r = 0; r < MULTIPLY_ROWS; r++) {
 			const REALS scale = NAME(times_)(NAME(all_)(factors[r].d), NAME(all_)(x->scale[b]));
 
 			for (int p = 0; p < FIXED_PARTS; p++)
@@ -135,7 +135,7 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[FIXED_
 							 NAME(eight_at_)(x->sum + b * FIXED_GROUPS));
 		}
 	}
-	for (int r = 0; r < FIXED_ROWS; r++)
+	for (int r = 0; r < MULTIPLY_ROWS; r++)
 		for (int p = 0; p < FIXED_PARTS; p++)
 			NAME(reals_to_)(y[r] + p * PART_SUMS, sum[r][p]);
 	if (format != FORMAT_Q6_K)
@@ -143,27 +143,27 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[FIXED_
 	NAME(total_)(y, sums);
 }
 
-/* The rows taken together are far apart, as in multiply_template.h: memory is read as FIXED_ROWS long stretches. */
-INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes, size_t count, const struct fixed *x,
+/* The rows taken together are far apart, as in multiply_template.h: memory is read as MULTIPLY_ROWS long stretches. */
+INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes, size_t count, const struct operand *x,
 		       size_t columns, float *sums)
 {
-	const size_t quarter = (count + FIXED_ROWS - 1) / FIXED_ROWS;
-	float four[FIXED_ROWS];
+	const size_t quarter = (count + MULTIPLY_ROWS - 1) / MULTIPLY_ROWS;
+	float four[MULTIPLY_ROWS];
 
 	for (size_t r = 0; r < quarter; r++) {
-		const uint8_t *rows[FIXED_ROWS];
+		const uint8_t *rows[MULTIPLY_ROWS];
 
-		for (size_t i = 0; i < FIXED_ROWS; i++)
+		for (size_t i = 0; i < MULTIPLY_ROWS; i++)
 			rows[i] = row + smaller(i * quarter + r, count - 1) * row_bytes;
 		NAME(dot_four_)(format, rows, x, columns, four);
-		for (size_t i = 0; i < FIXED_ROWS && i * quarter + r < count; i++)
+		for (size_t i = 0; i < MULTIPLY_ROWS && i * quarter + r < count; i++)
 			sums[i * quarter + r] = four[i];
 	}
 }
 
 /* ---- several steps ---- */
 
-INLINE void NAME(unpack_row_)(enum format format, const uint8_t *row, size_t columns, const struct fixed *to)
+INLINE void NAME(unpack_row_)(enum format format, const uint8_t *row, size_t columns, const struct operand *to)
 {
 	for (size_t b = 0; b < columns / FIXED_BLOCK; b++) {
 		const uint8_t *block = row + b * format_info[format].bytes;
@@ -186,27 +186,27 @@ INLINE void NAME(unpack_row_)(enum format format, const uint8_t *row, size_t col
 }
 
 /* Part p of the sums of block b, added to y. */
-INLINE void NAME(tile_block_)(const int steps, const int p, const struct fixed *w, const struct fixed *x, size_t b,
-			      float (*y)[FIXED_ROWS][16])
+INLINE void NAME(tile_block_)(const int steps, const int p, const struct operand *w, const struct operand *x, size_t b,
+			      float (*y)[MULTIPLY_ROWS][16])
 {
 	const size_t first = b * FIXED_BLOCK + (size_t)p * PART_WORDS;
-	WHOLE sum[FIXED_STEPS][FIXED_ROWS];
-	REALS d[FIXED_ROWS];
+	WHOLE sum[FIXED_STEPS][MULTIPLY_ROWS];
+	REALS d[MULTIPLY_ROWS];
 
 	for (int t = 0; t < steps; t++)
-		for (int r = 0; r < FIXED_ROWS; r++)
+		for (int r = 0; r < MULTIPLY_ROWS; r++)
 			sum[t][r] = NAME(none_)();
 	for (size_t k = first; k < first + FIXED_BLOCK; k += 32)
 		for (int t = 0; t < steps; t++)
-			for (int r = 0; r < FIXED_ROWS; r++)
+			for (int r = 0; r < MULTIPLY_ROWS; r++)
 				sum[t][r] =
 				    NAME(add_)(sum[t][r], NAME(words_at_)(w[r].n + k), NAME(words_at_)(x[t].n + k));
-	for (int r = 0; r < FIXED_ROWS; r++)
+	for (int r = 0; r < MULTIPLY_ROWS; r++)
 		d[r] = NAME(all_)(w[r].scale[b]);
 	for (int t = 0; t < steps; t++) {
 		const REALS scale = NAME(all_)(x[t].scale[b]);
 
-		for (int r = 0; r < FIXED_ROWS; r++) {
+		for (int r = 0; r < MULTIPLY_ROWS; r++) {
 			float *to = y[t][r] + p * PART_SUMS;
 
 			NAME(reals_to_)
@@ -216,37 +216,37 @@ INLINE void NAME(tile_block_)(const int steps, const int p, const struct fixed *
 }
 
 /* The sums of m, which are float32 products of an eighth of a 256th of the numbers. */
-INLINE void NAME(tile_m_)(const int steps, const struct fixed *w, const struct fixed *x, size_t count,
-			  float (*y)[FIXED_ROWS][16])
+INLINE void NAME(tile_m_)(const int steps, const struct operand *w, const struct operand *x, size_t count,
+			  float (*y)[MULTIPLY_ROWS][16])
 {
-	EIGHT z[FIXED_STEPS][FIXED_ROWS];
+	EIGHT z[FIXED_STEPS][MULTIPLY_ROWS];
 
 	for (int t = 0; t < steps; t++)
-		for (int r = 0; r < FIXED_ROWS; r++)
+		for (int r = 0; r < MULTIPLY_ROWS; r++)
 			z[t][r] = NAME(no_eight_)();
 	for (size_t i = 0; i < count; i += FIXED_GROUPS)
 		for (int t = 0; t < steps; t++)
-			for (int r = 0; r < FIXED_ROWS; r++)
+			for (int r = 0; r < MULTIPLY_ROWS; r++)
 				z[t][r] = NAME(eight_madd_)(z[t][r], NAME(eight_at_)(w[r].sum + i),
 							    NAME(eight_at_)(x[t].sum + i));
 	for (int t = 0; t < steps; t++)
 		NAME(join_)(y[t], z[t]);
 }
 
-INLINE void NAME(tile_)(const int steps, const struct fixed *w, const struct fixed *x, size_t columns, bool with_m,
-			float (*sums)[FIXED_ROWS])
+INLINE void NAME(tile_)(const int steps, const struct operand *w, const struct operand *x, size_t columns,
+			float (*sums)[MULTIPLY_ROWS])
 {
 	const size_t blocks = columns / FIXED_BLOCK;
-	float y[FIXED_STEPS][FIXED_ROWS][16];
+	float y[FIXED_STEPS][MULTIPLY_ROWS][16];
 
 	for (int t = 0; t < steps; t++)
-		for (int r = 0; r < FIXED_ROWS; r++)
+		for (int r = 0; r < MULTIPLY_ROWS; r++)
 			for (int p = 0; p < FIXED_PARTS; p++)
 				NAME(reals_to_)(y[t][r] + p * PART_SUMS, NAME(zeros_)());
 	for (size_t b = 0; b < blocks; b++)
 		for (int p = 0; p < FIXED_PARTS; p++)
 			NAME(tile_block_)(steps, p, w, x, b, y);
-	if (with_m)
+	if (w->sum)
 		NAME(tile_m_)(steps, w, x, blocks * FIXED_GROUPS, y);
 	for (int t = 0; t < steps; t++)
 		NAME(total_)(y[t], sums[t]);
@@ -256,11 +256,11 @@ INLINE void NAME(tile_)(const int steps, const struct fixed *w, const struct fix
 
 #define DEFINE_FORMAT(name, format)                                                                                    \
 	FIXED_TARGET static void NAME(dot_##name##_)(const uint8_t *row, size_t row_bytes, size_t count,               \
-						     const struct fixed *x, size_t columns, float *sums)               \
+						     const struct operand *x, size_t columns, float *sums)             \
 	{                                                                                                              \
 		NAME(dot_)(format, row, row_bytes, count, x, columns, sums);                                           \
 	}                                                                                                              \
-	FIXED_TARGET static void NAME(unpack_##name##_)(const uint8_t *row, size_t columns, const struct fixed *to)    \
+	FIXED_TARGET static void NAME(unpack_##name##_)(const uint8_t *row, size_t columns, const struct operand *to)  \
 	{                                                                                                              \
 		NAME(unpack_row_)(format, row, columns, to);                                                           \
 	}
@@ -271,10 +271,10 @@ DEFINE_FORMAT(q6_k, FORMAT_Q6_K)
 #undef DEFINE_FORMAT
 
 #define DEFINE_TILE(steps)                                                                                             \
-	FIXED_TARGET static void NAME(tile##steps##_)(const struct fixed *w, const struct fixed *x, size_t columns,    \
-						      bool with_m, float(*sums)[FIXED_ROWS])                           \
+	FIXED_TARGET static void NAME(tile##steps##_)(const struct operand *w, const struct operand *x,                \
+						      size_t columns, float(*sums)[MULTIPLY_ROWS])                     \
 	{                                                                                                              \
-		NAME(tile_)(steps <= FIXED_STEPS ? steps : 1, w, x, columns, with_m, sums);                            \
+		NAME(tile_)(steps <= FIXED_STEPS ? steps : 1, w, x, columns, sums);                                    \
 	}
 
 DEFINE_TILE(1)
@@ -285,7 +285,7 @@ DEFINE_TILE(5)
 DEFINE_TILE(6)
 #undef DEFINE_TILE
 
-static const struct fixed_loops NAME(loops_) = {
+static const struct multiply_loops NAME(loops_) = {
     .steps = FIXED_STEPS,
     .round = NAME(round_),
     .dot = {[FORMAT_Q4_K] = NAME(dot_q4_k_), [FORMAT_Q5_K] = NAME(dot_q5_k_), [FORMAT_Q6_K] = NAME(dot_q6_k_)},

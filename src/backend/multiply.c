@@ -35,7 +35,7 @@
 struct multiply_scratch {
 	float *at; /* [workers][SCRATCH_FLOATS] */
 	unsigned workers;
-	struct fixed x; /* FIXED_NUMBERS, for the weights that are multiplied in whole numbers */
+	struct operand x; /* FIXED_NUMBERS in whole numbers, for the weights that are multiplied so */
 };
 
 rosa_status multiply_scratch_new(unsigned workers, struct multiply_scratch **made, rosa_error *err)
@@ -72,8 +72,7 @@ void multiply_scratch_free(struct multiply_scratch *scratch)
 /* ---------------------------------------------------------------------------------------------------------- work -- */
 
 struct job {
-	const struct multiply_loops *loops;
-	const struct fixed_loops *fixed;
+	const struct multiply_loops *wide, *fixed;
 	struct multiply_scratch *scratch;
 	size_t first, steps, columns; /* steps from `first` on */
 	const float *x;               /* of the first */
@@ -81,166 +80,125 @@ struct job {
 	size_t piece_rows;
 };
 
-static const uint8_t *row_of(const struct matrix *weight, size_t r)
+/* A product, or some rows of it. */
+struct part {
+	const struct job *job;
+	const struct product *product;
+	const struct multiply_loops *loops;
+	enum format format;
+	size_t row_bytes;
+};
+
+static const uint8_t *row_of(const struct part *part, size_t r)
 {
-	return (const uint8_t *)weight->data + r * format_row_bytes(weight->format, weight->columns);
+	return (const uint8_t *)part->product->weight->data + r * part->row_bytes;
 }
 
-static void put(const struct job *job, const struct product *product, size_t t, size_t r, const float *sums,
-		size_t count)
+/* Row t of x. */
+static struct operand x_of(const struct job *job, const struct multiply_loops *loops, size_t t)
 {
-	float *y = product->y + (job->first + t) * product->weight->rows + r;
+	const size_t at = t * job->columns;
+	const struct operand *fixed = &job->scratch->x;
+
+	if (!loops->round)
+		return (struct operand){.wide = (float *)(uintptr_t)(job->x + at)}; /* which is only read */
+	return (struct operand){.n = fixed->n + at,
+				.scale = fixed->scale + at / FIXED_BLOCK,
+				.sum = fixed->sum + at / FIXED_BLOCK * FIXED_GROUPS};
+}
+
+/* Floats between rows of a strip. Rows a power of two apart would compete for the same cache sets. */
+static size_t stride_of(const struct part *part)
+{
+	const size_t columns = part->job->columns;
+	const size_t floats = part->loops->round ? columns / 2 + columns / FIXED_BLOCK * (1 + FIXED_GROUPS) : columns;
+
+	return (floats + 15) / 16 * 16 + 16;
+}
+
+/* A row of a strip, at `at`. */
+static struct operand strip_row(const struct part *part, float *at)
+{
+	const size_t columns = part->job->columns;
+
+	if (!part->loops->round)
+		return (struct operand){.wide = at};
+	return (struct operand){.n = (int16_t *)(void *)at,
+				.scale = at + columns / 2,
+				.sum = part->format == FORMAT_Q6_K ? NULL : at + columns / 2 + columns / FIXED_BLOCK};
+}
+
+static void put(const struct part *part, size_t t, size_t r, const float *sums, size_t count)
+{
+	const struct product *product = part->product;
+	float *y = product->y + (part->job->first + t) * product->weight->rows + r;
 
 	for (size_t i = 0; i < count; i++)
 		y[i] = product->add ? y[i] + sums[i] : sums[i];
 }
 
-/* Rows [begin, end), widened in registers for each of the steps. */
-static void multiply_directly(const struct job *job, const struct product *product, size_t begin, size_t end)
+/* Rows [begin, end), unpacked in registers for each of the steps. */
+static void multiply_directly(const struct part *part, size_t begin, size_t end)
 {
-	const struct matrix *weight = product->weight;
 	float sums[DIRECT_ROWS];
 
 	for (size_t r = begin; r < end; r += DIRECT_ROWS) {
 		const size_t count = smaller(end - r, DIRECT_ROWS);
 
-		for (size_t t = 0; t < job->steps; t++) {
-			job->loops->dot[weight->format](row_of(weight, r),
-							format_row_bytes(weight->format, weight->columns), count,
-							job->x + t * job->columns, job->columns, sums);
-			put(job, product, t, r, sums, count);
+		for (size_t t = 0; t < part->job->steps; t++) {
+			const struct operand x = x_of(part->job, part->loops, t);
+
+			part->loops->dot[part->format](row_of(part, r), part->row_bytes, count, &x, part->job->columns,
+						       sums);
+			put(part, t, r, sums, count);
 		}
 	}
 }
 
-/* A strip of rows [begin, end), widened at w, `stride` numbers apart. */
-static void multiply_strip(const struct job *job, const struct product *product, const float *w, size_t stride,
-			   size_t begin, size_t end)
+/* A strip of rows [begin, end), unpacked at w, `stride` numbers apart. */
+static void multiply_strip(const struct part *part, float *w, size_t stride, size_t begin, size_t end)
 {
-	const float *rows[MULTIPLY_ROWS], *x[MULTIPLY_MOST_STEPS];
+	const struct multiply_loops *loops = part->loops;
+	struct operand rows[MULTIPLY_ROWS], x[MULTIPLY_MOST_STEPS];
 	float sums[MULTIPLY_MOST_STEPS][MULTIPLY_ROWS];
 
-	for (size_t t = 0; t < job->steps; t += job->loops->steps) {
-		const size_t steps = smaller(job->steps - t, job->loops->steps);
+	for (size_t t = 0; t < part->job->steps; t += loops->steps) {
+		const size_t steps = smaller(part->job->steps - t, loops->steps);
 
 		for (size_t i = 0; i < steps; i++)
-			x[i] = job->x + (t + i) * job->columns;
+			x[i] = x_of(part->job, loops, t + i);
 		for (size_t r = begin; r < end; r += MULTIPLY_ROWS) {
 			for (size_t i = 0; i < MULTIPLY_ROWS; i++)
-				rows[i] = w + (smaller(r + i, end - 1) - begin) * stride;
-			job->loops->tile[steps - 1](rows, x, job->columns, sums);
+				rows[i] = strip_row(part, w + (smaller(r + i, end - 1) - begin) * stride);
+			loops->tile[steps - 1](rows, x, part->job->columns, sums);
 			for (size_t i = 0; i < steps; i++)
-				put(job, product, t + i, r, sums[i], smaller(end - r, MULTIPLY_ROWS));
+				put(part, t + i, r, sums[i], smaller(end - r, MULTIPLY_ROWS));
 		}
 	}
 }
 
-static void multiply_rows(const struct job *job, const struct product *product, size_t begin, size_t end,
-			  float *scratch)
+static void multiply_rows(const struct part *part, size_t begin, size_t end, float *scratch)
 {
-	const struct matrix *weight = product->weight;
-	/* Rows a power of two apart would compete for the same cache sets. */
-	const size_t stride = (job->columns + 15) / 16 * 16 + 16;
+	const struct job *job = part->job;
+	const size_t stride = stride_of(part);
 	const size_t room = job->steps < FEW_STEPS ? NEAR_FLOATS : SCRATCH_FLOATS;
 	size_t strip = room / stride / MULTIPLY_ROWS * MULTIPLY_ROWS;
 
 	if (!strip)
 		strip = MULTIPLY_ROWS;
 	if (job->steps == 1 || strip * stride > SCRATCH_FLOATS) {
-		multiply_directly(job, product, begin, end);
+		multiply_directly(part, begin, end);
 		return;
 	}
 	for (size_t r = begin; r < end; r += strip) {
 		const size_t stop = smaller(r + strip, end);
 
-		for (size_t i = r; i < stop; i++)
-			job->loops->widen[weight->format](row_of(weight, i), job->columns, scratch + (i - r) * stride);
-		multiply_strip(job, product, scratch, stride, r, stop);
-	}
-}
-
-/* ------------------------------------------------------------------------------------------------- whole numbers -- */
-
-static void round_steps(void *context, size_t piece, unsigned worker)
-{
-	const struct job *job = context;
-
-	(void)worker;
-	for (size_t t = piece * ROUND_STEPS; t < smaller((piece + 1) * ROUND_STEPS, job->steps); t++) {
-		const struct fixed to = fixed_row(&job->scratch->x, job->columns, t);
-
-		job->fixed->round(job->x + t * job->columns, job->columns, &to);
-	}
-}
-
-/* Rows [begin, end), unpacked in registers for each of the steps. */
-static void fixed_directly(const struct job *job, const struct product *product, size_t begin, size_t end)
-{
-	const struct matrix *weight = product->weight;
-	float sums[DIRECT_ROWS];
-
-	for (size_t r = begin; r < end; r += DIRECT_ROWS) {
-		const size_t count = smaller(end - r, DIRECT_ROWS);
-
-		for (size_t t = 0; t < job->steps; t++) {
-			const struct fixed x = fixed_row(&job->scratch->x, job->columns, t);
-
-			job->fixed->dot[weight->format](row_of(weight, r),
-							format_row_bytes(weight->format, weight->columns), count, &x,
-							job->columns, sums);
-			put(job, product, t, r, sums, count);
-		}
-	}
-}
-
-/* A strip of rows [begin, end), unpacked before. */
-static void fixed_strip(const struct job *job, const struct product *product, const struct fixed *strip, size_t begin,
-			size_t end)
-{
-	struct fixed w[FIXED_ROWS], x[FIXED_MOST_STEPS];
-	float sums[FIXED_MOST_STEPS][FIXED_ROWS];
-
-	for (size_t t = 0; t < job->steps; t += job->fixed->steps) {
-		const size_t steps = smaller(job->steps - t, job->fixed->steps);
-
-		for (size_t i = 0; i < steps; i++)
-			x[i] = fixed_row(&job->scratch->x, job->columns, t + i);
-		for (size_t r = begin; r < end; r += FIXED_ROWS) {
-			for (size_t i = 0; i < FIXED_ROWS; i++)
-				w[i] = strip[smaller(r + i, end - 1) - begin];
-			job->fixed->tile[steps - 1](w, x, job->columns, product->weight->format != FORMAT_Q6_K, sums);
-			for (size_t i = 0; i < steps; i++)
-				put(job, product, t + i, r, sums[i], smaller(end - r, FIXED_ROWS));
-		}
-	}
-}
-
-static void fixed_rows(const struct job *job, const struct product *product, size_t begin, size_t end, float *scratch)
-{
-	const struct matrix *weight = product->weight;
-	const size_t blocks = job->columns / FIXED_BLOCK;
-	/* Rows a power of two apart would compete for the same cache sets. In floats, of which a number takes a half.
-	 */
-	const size_t stride = (job->columns / 2 + blocks * (1 + FIXED_GROUPS) + 15) / 16 * 16 + 16;
-	const size_t room = job->steps < FEW_STEPS ? NEAR_FLOATS : SCRATCH_FLOATS;
-	const size_t most = smaller(room / stride / FIXED_ROWS * FIXED_ROWS, STRIP_ROWS);
-	struct fixed strip[STRIP_ROWS];
-
-	if (job->steps == 1 || (most ? most : FIXED_ROWS) * stride > SCRATCH_FLOATS) {
-		fixed_directly(job, product, begin, end);
-		return;
-	}
-	for (size_t r = begin; r < end; r += most ? most : FIXED_ROWS) {
-		const size_t stop = smaller(r + (most ? most : FIXED_ROWS), end);
-
 		for (size_t i = r; i < stop; i++) {
-			float *at = scratch + (i - r) * stride;
+			const struct operand to = strip_row(part, scratch + (i - r) * stride);
 
-			strip[i - r] = (struct fixed){(int16_t *)(void *)at, at + job->columns / 2,
-						      at + job->columns / 2 + blocks};
-			job->fixed->unpack[weight->format](row_of(weight, i), job->columns, &strip[i - r]);
+			part->loops->unpack[part->format](row_of(part, i), job->columns, &to);
 		}
-		fixed_strip(job, product, strip, r, stop);
+		multiply_strip(part, scratch, stride, r, stop);
 	}
 }
 
@@ -258,9 +216,24 @@ static void multiply_piece(void *context, size_t i, unsigned worker)
 
 	for (; i >= pieces_of(job, product); product++)
 		i -= pieces_of(job, product);
-	(format_is_fixed(product->weight->format) ? fixed_rows : multiply_rows)(
-	    job, product, i * job->piece_rows, smaller((i + 1) * job->piece_rows, product->weight->rows),
-	    job->scratch->at + worker * SCRATCH_FLOATS);
+	const struct matrix *weight = product->weight;
+	const struct part part = {job, product, format_is_fixed(weight->format) ? job->fixed : job->wide,
+				  weight->format, format_row_bytes(weight->format, weight->columns)};
+
+	multiply_rows(&part, i * job->piece_rows, smaller((i + 1) * job->piece_rows, weight->rows),
+		      job->scratch->at + worker * SCRATCH_FLOATS);
+}
+
+static void round_piece(void *context, size_t piece, unsigned worker)
+{
+	const struct job *job = context;
+
+	(void)worker;
+	for (size_t t = piece * ROUND_STEPS; t < smaller((piece + 1) * ROUND_STEPS, job->steps); t++) {
+		const struct operand to = x_of(job, job->fixed, t);
+
+		job->fixed->round(job->x + t * job->columns, job->columns, &to);
+	}
 }
 
 static void run(struct pool *pool, pool_work *work, struct job *job, size_t pieces, bool alone)
@@ -298,7 +271,7 @@ void multiply_on(rosa_isa isa, struct pool *pool, struct multiply_scratch *scrat
 		job.steps = smaller(steps - job.first, at_once);
 		job.x = x + job.first * job.columns;
 		if (any_fixed)
-			run(pool, round_steps, &job, (job.steps + ROUND_STEPS - 1) / ROUND_STEPS,
+			run(pool, round_piece, &job, (job.steps + ROUND_STEPS - 1) / ROUND_STEPS,
 			    alone || job.steps <= ROUND_STEPS);
 		run(pool, multiply_piece, &job, pieces, alone);
 	}

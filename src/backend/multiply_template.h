@@ -132,7 +132,7 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 /* The rows taken together are far apart: each of them is the next of a quarter of all rows, so that memory is read as
  * MULTIPLY_ROWS long stretches. Rows side by side would be lines in an order that hardware prefetchers do not follow,
  * and arrive at less than half the speed. Beyond the last row, that row is used again. */
-INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes, size_t count, const float *x,
+INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes, size_t count, const struct operand *x,
 		       size_t columns, float *sums)
 {
 	const size_t quarter = (count + MULTIPLY_ROWS - 1) / MULTIPLY_ROWS;
@@ -143,7 +143,7 @@ INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes,
 
 		for (size_t i = 0; i < MULTIPLY_ROWS; i++)
 			rows[i] = row + smaller(i * quarter + r, count - 1) * row_bytes;
-		NAME(dot_four_)(format, rows, x, columns, four);
+		NAME(dot_four_)(format, rows, x->wide, columns, four);
 		for (size_t i = 0; i < MULTIPLY_ROWS && i * quarter + r < count; i++)
 			sums[i * quarter + r] = four[i];
 	}
@@ -151,8 +151,9 @@ INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes,
 
 /* ---- several steps ---- */
 
-INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns, float *to)
+INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns, const struct operand *operand)
 {
+	float *to = operand->wide;
 	const size_t whole = columns / 32, rest = columns % 32;
 	VEC w[2];
 
@@ -220,7 +221,7 @@ MULTIPLY_TARGET static NEVER_INLINE void NAME(pass_apart_)(int steps, const floa
 #define pass_apart_ pass_
 #endif
 
-INLINE void NAME(tile_)(const int steps, const float *const w[MULTIPLY_ROWS], const float *const *x, size_t columns,
+INLINE void NAME(tile_)(const int steps, const struct operand *w, const struct operand *x, size_t columns,
 			float (*sums)[MULTIPLY_ROWS])
 {
 	const size_t rest = columns % 16, whole = columns - rest;
@@ -236,9 +237,9 @@ INLINE void NAME(tile_)(const int steps, const float *const w[MULTIPLY_ROWS], co
 			const float *w_part[MULTIPLY_ROWS], *x_part[MULTIPLY_STEPS];
 
 			for (int r = 0; r < MULTIPLY_ROWS; r++)
-				w_part[r] = w[r] + pass * (16 / MULTIPLY_PASSES);
+				w_part[r] = w[r].wide + pass * (16 / MULTIPLY_PASSES);
 			for (int t = 0; t < steps; t++)
-				x_part[t] = x[t] + pass * (16 / MULTIPLY_PASSES);
+				x_part[t] = x[t].wide + pass * (16 / MULTIPLY_PASSES);
 			NAME(pass_apart_)(steps, w_part, x_part, begin, end, parts[pass]);
 		}
 		begin = end;
@@ -256,9 +257,9 @@ INLINE void NAME(tile_)(const int steps, const float *const w[MULTIPLY_ROWS], co
 		if (rest) {
 			float filled[2][16] = {{0}};
 
-			memcpy(filled[0], x[t] + columns - rest, rest * sizeof(float));
+			memcpy(filled[0], x[t].wide + columns - rest, rest * sizeof(float));
 			for (int r = 0; r < MULTIPLY_ROWS; r++) {
-				memcpy(filled[1], w[r] + columns - rest, rest * sizeof(float));
+				memcpy(filled[1], w[r].wide + columns - rest, rest * sizeof(float));
 				sum[r] = NAME(madd_)(sum[r], NAME(load_)(filled[1]), NAME(load_)(filled[0]));
 			}
 		}
@@ -270,11 +271,12 @@ INLINE void NAME(tile_)(const int steps, const float *const w[MULTIPLY_ROWS], co
 
 #define DEFINE_FORMAT(name, format)                                                                                    \
 	MULTIPLY_TARGET static void NAME(dot_##name##_)(const uint8_t *row, size_t row_bytes, size_t count,            \
-							const float *x, size_t columns, float *sums)                   \
+							const struct operand *x, size_t columns, float *sums)          \
 	{                                                                                                              \
 		NAME(dot_)(format, row, row_bytes, count, x, columns, sums);                                           \
 	}                                                                                                              \
-	MULTIPLY_TARGET static void NAME(widen_##name##_)(const uint8_t *row, size_t columns, float *to)               \
+	MULTIPLY_TARGET static void NAME(widen_##name##_)(const uint8_t *row, size_t columns,                          \
+							  const struct operand *to)                                    \
 	{                                                                                                              \
 		NAME(widen_)(format, row, columns, to);                                                                \
 	}
@@ -290,8 +292,8 @@ DEFINE_FORMAT(q5_1, FORMAT_Q5_1)
 #undef DEFINE_FORMAT
 
 #define DEFINE_TILE(steps)                                                                                             \
-	MULTIPLY_TARGET static void NAME(tile##steps##_)(const float *const *w, const float *const *x, size_t columns, \
-							 float(*sums)[MULTIPLY_ROWS])                                  \
+	MULTIPLY_TARGET static void NAME(tile##steps##_)(const struct operand *w, const struct operand *x,             \
+							 size_t columns, float(*sums)[MULTIPLY_ROWS])                  \
 	{                                                                                                              \
 		NAME(tile_)(steps <= MULTIPLY_STEPS ? steps : 1, w, x, columns, sums);                                 \
 	}
@@ -314,14 +316,14 @@ static const struct multiply_loops NAME(loops_) = {
 	    [FORMAT_Q4_1] = NAME(dot_q4_1_),
 	    [FORMAT_Q5_0] = NAME(dot_q5_0_),
 	    [FORMAT_Q5_1] = NAME(dot_q5_1_)},
-    .widen = {[FORMAT_F32] = NAME(widen_f32_),
-	      [FORMAT_F16] = NAME(widen_f16_),
-	      [FORMAT_BF16] = NAME(widen_bf16_),
-	      [FORMAT_Q8_0] = NAME(widen_q8_0_),
-	      [FORMAT_Q4_0] = NAME(widen_q4_0_),
-	      [FORMAT_Q4_1] = NAME(widen_q4_1_),
-	      [FORMAT_Q5_0] = NAME(widen_q5_0_),
-	      [FORMAT_Q5_1] = NAME(widen_q5_1_)},
+    .unpack = {[FORMAT_F32] = NAME(widen_f32_),
+	       [FORMAT_F16] = NAME(widen_f16_),
+	       [FORMAT_BF16] = NAME(widen_bf16_),
+	       [FORMAT_Q8_0] = NAME(widen_q8_0_),
+	       [FORMAT_Q4_0] = NAME(widen_q4_0_),
+	       [FORMAT_Q4_1] = NAME(widen_q4_1_),
+	       [FORMAT_Q5_0] = NAME(widen_q5_0_),
+	       [FORMAT_Q5_1] = NAME(widen_q5_1_)},
     .tile = {NAME(tile1_), NAME(tile2_), NAME(tile3_), NAME(tile4_), NAME(tile5_), NAME(tile6_)},
 };
 
