@@ -208,6 +208,13 @@ ALWAYS_INLINE eight_plain eight_at_plain(const float *p)
 	return eight;
 }
 
+ALWAYS_INLINE eight_plain eight_plus_plain(eight_plain a, eight_plain b)
+{
+	for (int g = 0; g < FIXED_GROUPS; g++)
+		a.at[g] += b.at[g];
+	return a;
+}
+
 ALWAYS_INLINE eight_plain eight_madd_plain(eight_plain z, eight_plain a, eight_plain b)
 {
 	for (int g = 0; g < FIXED_GROUPS; g++)
@@ -242,7 +249,7 @@ ALWAYS_INLINE void total_plain(float (*y)[16], float *sums)
 /* --------------------------------------------------------------------------------------------------------- AVX2 -- */
 
 #define TARGET_AVX2   __attribute__((target("avx2,fma,f16c")))
-#define TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx2,fma,f16c")))
+#define TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma,f16c")))
 #define AVX2          TARGET_AVX2 ALWAYS_INLINE
 #define AVX512        TARGET_AVX512 ALWAYS_INLINE
 
@@ -397,6 +404,11 @@ AVX2 reals_avx2 times_avx2(reals_avx2 a, reals_avx2 b)
 	return _mm256_mul_ps(a, b);
 }
 
+AVX2 eight_avx2 eight_plus_avx2(eight_avx2 a, eight_avx2 b)
+{
+	return _mm256_add_ps(a, b);
+}
+
 AVX2 eight_avx2 eight_madd_avx2(eight_avx2 z, eight_avx2 a, eight_avx2 b)
 {
 	return _mm256_add_ps(z, _mm256_mul_ps(a, b));
@@ -444,6 +456,7 @@ typedef __m256 eight_avx512;
 #define eight_at_avx512     eight_at_avx2
 #define eight_to_avx512     eight_to_avx2
 #define eight_madd_avx512   eight_madd_avx2
+#define eight_plus_avx512   eight_plus_avx2
 
 AVX512 words_avx512 words_at_avx512(const int16_t *n)
 {
@@ -529,7 +542,7 @@ const struct multiply_loops *fixed_loops_of(rosa_isa isa)
 
 #if ROSA_X86_VARIANTS
 	/* Neighbours are multiplied and added in one instruction, which the first processors with AVX-512 have not. */
-	if (isa == ROSA_ISA_AVX512 && !__builtin_cpu_supports("avx512vnni"))
+	if (isa == ROSA_ISA_AVX512 && !(__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vl")))
 		return &loops_avx2;
 #endif
 	return all[isa];

@@ -23,7 +23,7 @@
  *     unpack_(format, block, j, s, to)    v of group j, a constant
  *     none_(), add_(sum, a, b)            whole sums; a b added, neighbours together
  *     zeros_(), all_(number), times_(a, b), whole_madd_(y, whole, b)
- *     no_eight_(), eight_at_(p), eight_madd_(z, a, b), eight_to_(p, z)   the same of eight reals, eight_
+ *     no_eight_(), eight_plus_(a, b), eight_madd_(z, a, b), eight_at_(p), eight_to_(p, z)   of eight reals, eight_
  *     total_(y, sums)                     sums of four times 16 numbers, as fixed.h adds them
  */
 #define PASTE2(a, b) a##b
@@ -63,13 +63,8 @@ FIXED_TARGET static void NAME(round_)(const float *x, size_t columns, const stru
 /* The sums of m, added to the others. */
 INLINE void NAME(join_)(float (*y)[16], const EIGHT *z)
 {
-	for (int r = 0; r < MULTIPLY_ROWS; r++) {
-		float eight[FIXED_GROUPS];
-
-		NAME(eight_to_)(eight, z[r]);
-		for (int g = 0; g < FIXED_GROUPS; g++)
-			y[r][g] += eight[g];
-	}
+	for (int r = 0; r < MULTIPLY_ROWS; r++)
+		NAME(eight_to_)(y[r], NAME(eight_plus_)(NAME(eight_at_)(y[r]), z[r]));
 }
 
 /* ---- one step ---- */
