@@ -38,19 +38,21 @@ def tensors(gguf):
 def text(words):
     return struct.pack("<Q", len(words)) + words.encode()
 
-def write_gguf(path):
-    keys = {"block_count": 2, "embedding_length": 32, "feed_forward_length": 64, "attention.head_count": 4,
+def write_gguf(path, times=1, kind=(8, 32, 34)):
+    """`times` as wide; `kind` is the format of matrices, Q8_0: its number, the numbers of a block, their bytes."""
+    keys = {"block_count": 2, "embedding_length": 32 * times, "feed_forward_length": 64 * times, "attention.head_count": 4,
             "attention.head_count_kv": 2, "context_length": 128}
     entries = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
     entries += [text("llama." + key) + struct.pack("<II", 4, value) for key, value in keys.items()]
     entries += [text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5)]
     infos, data = [], b""
     for name, shape in tensors(True).items():
-        large = len(shape) == 2  # Q8_0: 32 numbers in 34 bytes
-        size = numbers(shape) // 32 * 34 if large else numbers(shape) * 4
+        large = len(shape) == 2
+        shape = [size if size == 40 else size * times for size in shape]
+        size = numbers(shape) // kind[1] * kind[2] if large else numbers(shape) * 4
         data += b"\0" * (-len(data) % 32)
         infos.append(text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", n) for n in shape[::-1])
-                     + struct.pack("<IQ", 8 if large else 0, len(data)))
+                     + struct.pack("<IQ", kind[0] if large else 0, len(data)))
         data += b"\0" * size
     head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(entries)) + b"".join(entries) + b"".join(infos)
     open(path, "wb").write(head + b"\0" * (-len(head) % 32) + data)
@@ -85,6 +87,7 @@ def write_adapter(path):
               open(path + "/adapter_config.json", "w"))
 
 write_gguf("tiny.gguf")
+write_gguf("rounded.gguf", 8, (12, 256, 144))  # Q4_K
 write_gguf('odd "name".gguf')
 write_gguf('evil\x1b]0;title\x07\x9b31m.gguf')
 write_folder("tiny")
@@ -114,6 +117,7 @@ says "positions     128 trained, rotary base 10000"
 says "vocabulary    40 tokens, the embedding is the head too"
 says "parameters    19,872 (19.9 k)"
 says "Q8_0            15          19,712    20.5 KiB"
+grep -q "16 bits" out && problem "info says that activations of a Q8_0 model are rounded"
 says "F32              5             160       640 B"
 says "source        tokens, delay 2,048, 4 reads per layer"
 says "strength      gain by match length, gate, 0.3 units of the residual stream"
@@ -153,6 +157,11 @@ holds "j['memory'][1]['rosa']['index'] == round(102400 * (2 * 23 + 5) + 1200)"
 holds "j['memory'][1]['rosa']['values'] == 102400 * 2 * 8"
 holds "j['bytes_per_token'] == dict(index=51, values=16, keys_and_values_float16=128)"
 holds "all(sum(way.values()) == 2 * way['total'] for m in j['memory'] for way in m.values() if way != m['context'])"
+holds "j['activation_bits'] == 32"
+check 0 "" rounded.gguf
+says "^Products by the formats Q4_K, Q5_K and Q6_K round activations to 16 bits"
+check 0 "" rounded.gguf --json
+holds "j['activation_bits'] == 16"
 check 0 "" tiny.gguf --json --tensors
 holds "len(j['tensors']) == 20 and sum(t['bytes'] for t in j['tensors']) == j['bytes']"
 holds "dict(name='token_embd.weight', format='Q8_0', shape=[40, 32], bytes=1360) in j['tensors']"

@@ -28,18 +28,11 @@
 
 #include "backend/multiply_loops.h"
 
-#include <stdbool.h>
-
 #define FIXED_BLOCK  256
 #define FIXED_GROUPS 8 /* of a block */
 
 /* Of an operand of the loops, `n` are the n of x or the v of a weight, [columns]; `scale` those of x or the d of a
  * weight, [columns / FIXED_BLOCK]; and `sum` those of x or the -m of a weight, [columns / FIXED_BLOCK][FIXED_GROUPS].
  */
-static inline bool format_is_fixed(enum format format)
-{
-	return format == FORMAT_Q4_K || format == FORMAT_Q5_K || format == FORMAT_Q6_K;
-}
-
 /* Those of an available instruction set. */
 const struct multiply_loops *fixed_loops_of(rosa_isa isa);

@@ -51,6 +51,12 @@ size_t format_row_bytes(enum format format, size_t numbers);
  * is the definition of each format; every product of a weight uses numbers equal to these, bit for bit. */
 void format_widen(enum format format, const void *row, size_t count, float *to);
 
+/* Whether a decoder multiplies it in whole numbers, by activations that are rounded to 16 bits (fixed.h). */
+static inline bool format_is_fixed(enum format format)
+{
+	return format == FORMAT_Q4_K || format == FORMAT_Q5_K || format == FORMAT_Q6_K;
+}
+
 /* float16 to float32, exact, without tables. */
 static inline float half_to_float(uint16_t half)
 {

@@ -182,6 +182,14 @@ static void describe_past(struct info *info)
 	added->keys = (double)config->vocabulary * (double)(o->seen * sizeof(float));
 }
 
+int info_activation_bits(const struct info *info)
+{
+	for (int format = 0; format < FORMAT_COUNT; format++)
+		if (info->formats[format].tensors && format_is_fixed((enum format)format))
+			return 16;
+	return 32;
+}
+
 double info_total(const struct info_memory *memory)
 {
 	return memory->weights + memory->cache + memory->adapter + memory->index + memory->values;

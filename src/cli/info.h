@@ -47,5 +47,8 @@ struct info {
 
 double info_total(const struct info_memory *memory);
 
+/* Of the activations that weights are multiplied by: 32 (float32), or 16 if some formats round them. */
+int info_activation_bits(const struct info *info);
+
 void info_print_text(const struct info *info);
 bool info_print_json(const struct info *info, rosa_error *why);

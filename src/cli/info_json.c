@@ -70,6 +70,7 @@ static void put_formats(struct json_text *text, const struct info *info)
 		json_text_close(text, '}');
 	}
 	json_text_close(text, '}');
+	json_text_put_size(text, "activation_bits", (size_t)info_activation_bits(info));
 }
 
 static void put_tensors(struct json_text *text, const struct tensors *tensors)

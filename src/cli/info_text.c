@@ -85,6 +85,8 @@ static void print_formats(const struct info *info)
 	}
 	printf("  %-8s  %8s  %14s  %10s\n", "all", quantity_grouped(info->checkpoint->tensors.count).text,
 	       quantity_grouped(info->parameters).text, quantity_bytes((double)info->bytes).text);
+	if (info_activation_bits(info) < 32)
+		puts("\nProducts by the formats Q4_K, Q5_K and Q6_K round activations to 16 bits.");
 }
 
 static void print_tensors(const struct tensors *tensors)
