@@ -218,7 +218,7 @@ def test_gguf_large_blocks(form: str, tmp_path: Path) -> None:
     write_gguf(model, tmp_path / "model.gguf", gguf.GGMLQuantizationType[form])
     tokens = tiny.tokens(1, 70)
     ours = program.logits(tmp_path, tmp_path / "model.gguf", tokens.numpy())
-    assert worst(ours, expected(model, tokens)) < 1e-5
+    assert worst(ours, expected(model, tokens)) < 1e-3  # activations are rounded to 16 bits (fixed.h)
 
 
 # ------------------------------------------------------------------------------------------------------------- SmolLM2
