@@ -4,6 +4,7 @@
  */
 #include "backend/backend.h"
 #include "backend/cpu_backend.h"
+#include "backend/multiply.h"
 
 #include "support_backend.h"
 #include "support_subjects.h"
@@ -358,6 +359,9 @@ TEST(test_embed)
 		expect_bits(s, "embed", "a row", (size_t)STEPS * WIDTH, got, want);
 		s->ops->matrix_free(s->backend, &weight);
 		must_refuse(s->ops->matrix_new(s->backend, FORMAT_Q8_0, 2, 33, table, &weight, &err), ROSA_EINVAL);
+		must_refuse(
+		    s->ops->matrix_new(s->backend, FORMAT_Q6_K, 1, MULTIPLY_MOST_FIXED + 256, table, &weight, &err),
+		    ROSA_EINVAL);
 	}
 }
 
