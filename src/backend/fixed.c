@@ -13,8 +13,8 @@
 /* With sanitizers the loops are compiled as they are written: unrolled they take a compiler most of a minute. */
 #ifndef ROSATUNE_ONE_VERSION
 #define UNROLL_8 _Pragma("GCC unroll 8")
-/* Makes the compiler load what it would keep in registers: a number is copied over a register for nothing on its way
- * from memory. */
+/* Makes the compiler load what it would keep in registers. Filling a register with copies of a number costs nothing if
+ * the number comes from memory, and a permutation if it is in a register. */
 #define FROM_MEMORY(object) __asm__ volatile("" : "+m"(object))
 #else
 #define FROM_MEMORY(object) (void)0
