@@ -13,25 +13,30 @@
 #include <string.h>
 
 #define PASS_COLUMNS   ((size_t)1024) /* numbers of a tile's rows, which are read from the L1 cache several times */
+#define SOME_STRETCHES ((size_t)8)    /* of a row, of which the scales are converted together; more wait for memory */
 #define PREFETCH_BYTES 4096           /* bytes ahead to prefetch: far enough for memory, near enough for the L1 cache */
+
+/* A stretch is 32 numbers. */
+ALWAYS_INLINE size_t stretch_bytes(enum format format)
+{
+	static const uint8_t bytes[FORMAT_COUNT] = {128, 64, 64, 34, 18, 20, 0, 0, 22, 24, 0};
+
+	return bytes[format];
+}
 
 /* A strip of rows is widened and then used for a while, which hardware prefetchers take for the end of a stream. With
  * software prefetch the next strip arrives a tenth to a fifth sooner. An address beyond the weight does no harm. */
 ALWAYS_INLINE void prefetch_ahead(enum format format, const uint8_t *row, size_t i)
 {
-	static const uint8_t stretch[FORMAT_COUNT] = {128, 64, 64, 34, 18, 20, 0, 0, 22, 24, 0}; /* of 32 numbers */
-	const uintptr_t ahead = (uintptr_t)row + i * stretch[format] + PREFETCH_BYTES;
+	const size_t bytes = stretch_bytes(format);
+	const uintptr_t ahead = (uintptr_t)row + i * bytes + PREFETCH_BYTES;
 
-	if (stretch[format] < 64 && i % 2) /* two of them are about a cache line */
+	if (bytes < 64 && i % 2) /* two of them are about a cache line */
 		return;
 	PREFETCH((const void *)ahead);
-	if (stretch[format] > 64)
+	if (bytes > 64)
 		PREFETCH((const void *)(ahead + 64));
 }
-
-struct two_floats {
-	float d, m;
-};
 
 ALWAYS_INLINE unsigned two_bytes(const uint8_t *p)
 {
@@ -186,9 +191,10 @@ ALWAYS_INLINE vec_plain fives_plain(const uint8_t *p, unsigned a, unsigned fifth
 	return v;
 }
 
-ALWAYS_INLINE struct two_floats two_halves_plain(const uint8_t *p)
+ALWAYS_INLINE void halves_plain(const uint8_t *p, float *to)
 {
-	return (struct two_floats){format_half(p), format_half(p + 2)};
+	to[0] = format_half(p);
+	to[1] = format_half(p + 2);
 }
 
 #define MULTIPLY_NAME plain
@@ -288,14 +294,12 @@ AVX2 float half_avx2(const uint8_t *p)
 	return _cvtsh_ss(half);
 }
 
-AVX2 struct two_floats two_halves_avx2(const uint8_t *p)
+AVX2 void halves_avx2(const uint8_t *p, float *to)
 {
 	int32_t both;
 
 	memcpy(&both, p, sizeof(both));
-	const __m128 two = _mm_cvtph_ps(_mm_cvtsi32_si128(both));
-
-	return (struct two_floats){_mm_cvtss_f32(two), _mm_cvtss_f32(_mm_movehdup_ps(two))};
+	_mm_storel_pi((__m64 *)(void *)to, _mm_cvtph_ps(_mm_cvtsi32_si128(both)));
 }
 
 AVX2 __m128i sixteen_bytes(const uint8_t *p)
@@ -451,10 +455,7 @@ AVX512 float half_avx512(const uint8_t *p)
 	return half_avx2(p);
 }
 
-AVX512 struct two_floats two_halves_avx512(const uint8_t *p)
-{
-	return two_halves_avx2(p);
-}
+#define halves_avx512 halves_avx2
 
 AVX512 vec_avx512 f16_avx512(const uint8_t *p)
 {

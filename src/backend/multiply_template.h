@@ -23,7 +23,7 @@
  *     join_(parts)                     a vector of MULTIPLY_PASSES parts
  *     total_(v, sums)                  the sums over all numbers of four vectors each
  *     half_(p)                         a float16
- *     two_halves_(p)                   two of them side by side
+ *     halves_(p, to)                   two of them side by side
  *     f16_(p), bf16_(p)                16 numbers
  *     bytes_(p, d)                     d q of 16 signed bytes
  *     scale_of_(zero, d, m)            d (q - zero) + m, for
@@ -41,10 +41,22 @@
 
 /* ---- from the formats to numbers ---- */
 
-/* Stretch i of a row, 32 numbers. Called with a constant format, as are all functions below. */
-INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, VEC to[2])
+/* d and m of `count` stretches of a row of 4-bit numbers, from `first` on; of Q4_0, something in the place of m. They
+ * are converted ahead, since a number that comes from memory is broadcast on its way, and one in a register takes a
+ * permutation. */
+INLINE void NAME(scales_)(enum format format, const uint8_t *row, size_t first, size_t count, float (*scales)[2])
 {
-	struct two_floats two;
+	const size_t bytes = stretch_bytes(format);
+
+	if (format == FORMAT_Q4_0 || format == FORMAT_Q4_1)
+		for (size_t i = 0; i < count; i++)
+			NAME(halves_)(row + (first + i) * bytes, scales[i]);
+}
+
+/* Stretch i of a row, 32 numbers, and its d and m from scales_. Called with a constant format, as are all functions
+ * here. */
+INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, const float *dm, VEC to[2])
+{
 	SCALE scale;
 
 	switch (format) {
@@ -68,14 +80,13 @@ INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, VEC 
 	case FORMAT_Q4_0:
 		row += i * 18;
 		/* -0 leaves every product as it is, even where that is a zero */
-		scale = NAME(scale_of_)(8, NAME(half_)(row), -0.0f);
+		scale = NAME(scale_of_)(8, dm[0], -0.0f);
 		to[0] = NAME(low_)(row + 2, scale);
 		to[1] = NAME(high_)(row + 2, scale);
 		break;
 	case FORMAT_Q4_1:
 		row += i * 20;
-		two = NAME(two_halves_)(row);
-		scale = NAME(scale_of_)(0, two.d, two.m);
+		scale = NAME(scale_of_)(0, dm[0], dm[1]);
 		to[0] = NAME(low_)(row + 4, scale);
 		to[1] = NAME(high_)(row + 4, scale);
 		break;
@@ -105,14 +116,21 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 {
 	const size_t whole = columns / 32, rest = columns % 32;
 	VEC sum[MULTIPLY_ROWS] = {NAME(zero_)(), NAME(zero_)(), NAME(zero_)(), NAME(zero_)()}, w[2];
+	float scales[MULTIPLY_ROWS][SOME_STRETCHES][2];
 
-	for (size_t i = 0; i < whole; i++) {
-		const VEC x0 = NAME(load_)(x + i * 32), x1 = NAME(load_)(x + i * 32 + 16);
+	for (size_t first = 0; first < whole; first += SOME_STRETCHES) {
+		const size_t some = smaller(whole - first, SOME_STRETCHES);
 
-		for (int r = 0; r < MULTIPLY_ROWS; r++) {
-			NAME(unpack_)(format, rows[r], i, w);
-			sum[r] = NAME(madd_)(sum[r], w[0], x0);
-			sum[r] = NAME(madd_)(sum[r], w[1], x1);
+		for (int r = 0; r < MULTIPLY_ROWS; r++)
+			NAME(scales_)(format, rows[r], first, some, scales[r]);
+		for (size_t i = 0; i < some; i++) {
+			const VEC x0 = NAME(load_)(x + (first + i) * 32), x1 = NAME(load_)(x + (first + i) * 32 + 16);
+
+			for (int r = 0; r < MULTIPLY_ROWS; r++) {
+				NAME(unpack_)(format, rows[r], first + i, scales[r][i], w);
+				sum[r] = NAME(madd_)(sum[r], w[0], x0);
+				sum[r] = NAME(madd_)(sum[r], w[1], x1);
+			}
 		}
 	}
 	if (rest) {
@@ -155,11 +173,13 @@ INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns,
 {
 	float *to = operand->wide;
 	const size_t whole = columns / 32, rest = columns % 32;
+	float scales[1][2];
 	VEC w[2];
 
 	for (size_t i = 0; i < whole; i++) {
 		prefetch_ahead(format, row, i);
-		NAME(unpack_)(format, row, i, w);
+		NAME(scales_)(format, row, i, 1, scales);
+		NAME(unpack_)(format, row, i, scales[0], w);
 		NAME(store_)(to + i * 32, w[0]);
 		NAME(store_)(to + i * 32 + 16, w[1]);
 	}
