@@ -237,10 +237,10 @@ ALWAYS_INLINE void total_plain(float (*y)[16], float *sums)
 	}
 }
 
-#define FIXED_NAME plain
-#define FIXED_TARGET
-#define FIXED_PARTS 1
-#define FIXED_STEPS 1
+#define MULTIPLY_NAME plain
+#define MULTIPLY_TARGET
+#define MULTIPLY_PASSES 1
+#define MULTIPLY_STEPS  1
 #include "backend/fixed_template.h"
 
 #if ROSA_X86_VARIANTS
@@ -439,10 +439,10 @@ AVX2 void total_avx2(float (*y)[16], float *sums)
 	_mm_storeu_ps(sums, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
 }
 
-#define FIXED_NAME   avx2
-#define FIXED_TARGET TARGET_AVX2
-#define FIXED_PARTS  2
-#define FIXED_STEPS  3
+#define MULTIPLY_NAME   avx2
+#define MULTIPLY_TARGET TARGET_AVX2
+#define MULTIPLY_PASSES 2
+#define MULTIPLY_STEPS  3
 #include "backend/fixed_template.h"
 
 /* ------------------------------------------------------------------------------------------------------ AVX-512 -- */
@@ -525,10 +525,10 @@ AVX512 reals_avx512 whole_madd_avx512(reals_avx512 y, whole_avx512 whole, reals_
 	return _mm512_add_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(whole), b));
 }
 
-#define FIXED_NAME   avx512
-#define FIXED_TARGET TARGET_AVX512
-#define FIXED_PARTS  1
-#define FIXED_STEPS  6
+#define MULTIPLY_NAME   avx512
+#define MULTIPLY_TARGET TARGET_AVX512
+#define MULTIPLY_PASSES 1
+#define MULTIPLY_STEPS  6
 #include "backend/fixed_template.h"
 #endif
 

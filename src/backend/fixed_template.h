@@ -7,13 +7,13 @@
  *
  * Before inclusion are defined, and undefined again at the end,
  *
- *     FIXED_NAME     suffix of the functions
- *     FIXED_TARGET   function attribute, or nothing
- *     FIXED_PARTS    vectors that hold the sixteen sums
- *     FIXED_STEPS    most steps of a tile, up to MULTIPLY_MOST_STEPS
+ *     MULTIPLY_NAME     suffix of the functions
+ *     MULTIPLY_TARGET   function attribute, or nothing
+ *     MULTIPLY_PASSES   vectors that hold the sixteen sums
+ *     MULTIPLY_STEPS    most steps of a tile, up to MULTIPLY_MOST_STEPS
  *
- * and with that suffix the types words_ (32 / FIXED_PARTS numbers of 16 bits), whole_ (16 / FIXED_PARTS whole sums) and
- * reals_ (as many in float32), and the functions
+ * and with that suffix the types words_ (32 / MULTIPLY_PASSES numbers of 16 bits), whole_ (16 / MULTIPLY_PASSES whole
+ * sums) and reals_ (as many in float32), and the functions
  *
  *     round_words_(x, factor, n)          32 numbers of x, times the factor, to the nearest whole numbers
  *     words_at_(n), words_to_(n, words)   from and to memory; for reals too
@@ -28,19 +28,19 @@
  */
 #define PASTE2(a, b) a##b
 #define PASTE(a, b)  PASTE2(a, b)
-#define NAME(f)      PASTE(f, FIXED_NAME)
+#define NAME(f)      PASTE(f, MULTIPLY_NAME)
 #define WORDS        NAME(words_)
 #define WHOLE        NAME(whole_)
 #define REALS        NAME(reals_)
 #define EIGHT        NAME(eight_)
-#define INLINE       FIXED_TARGET ALWAYS_INLINE
-#define PART_WORDS   (32 / FIXED_PARTS)
-#define PART_SUMS    (16 / FIXED_PARTS)
+#define INLINE       MULTIPLY_TARGET ALWAYS_INLINE
+#define PART_WORDS   (32 / MULTIPLY_PASSES)
+#define PART_SUMS    (16 / MULTIPLY_PASSES)
 
 /* ---- x ---- */
 
 /* Loops over whole numbers are left to the compiler: their order does not matter. */
-FIXED_TARGET static void NAME(round_)(const float *x, size_t columns, const struct operand *to)
+MULTIPLY_TARGET static void NAME(round_)(const float *x, size_t columns, const struct operand *to)
 {
 	for (size_t b = 0; b < columns / FIXED_BLOCK; b++) {
 		const float *from = x + b * FIXED_BLOCK;
@@ -89,22 +89,22 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 			    size_t columns, float sums[MULTIPLY_ROWS])
 {
 	const size_t bytes = format_info[format].bytes;
-	REALS sum[MULTIPLY_ROWS][FIXED_PARTS];
+	REALS sum[MULTIPLY_ROWS][MULTIPLY_PASSES];
 	EIGHT z[MULTIPLY_ROWS];
 	float y[MULTIPLY_ROWS][16];
 
 	for (int r = 0; r < MULTIPLY_ROWS; r++) {
 		z[r] = NAME(no_eight_)();
-		for (int p = 0; p < FIXED_PARTS; p++)
+		for (int p = 0; p < MULTIPLY_PASSES; p++)
 			sum[r][p] = NAME(zeros_)();
 	}
 	for (size_t b = 0; b < columns / FIXED_BLOCK; b++) {
 		struct NAME(factors_) factors[MULTIPLY_ROWS];
-		WHOLE whole[MULTIPLY_ROWS][FIXED_PARTS];
+		WHOLE whole[MULTIPLY_ROWS][MULTIPLY_PASSES];
 
 		for (int r = 0; r < MULTIPLY_ROWS; r++) {
 			NAME(open_)(format, rows[r] + b * bytes, &factors[r]);
-			for (int p = 0; p < FIXED_PARTS; p++)
+			for (int p = 0; p < MULTIPLY_PASSES; p++)
 				whole[r][p] = NAME(none_)();
 		}
 		UNROLL_8
@@ -112,10 +112,10 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 			const int16_t *n = x->n + b * FIXED_BLOCK + j * 32;
 
 			for (int r = 0; r < MULTIPLY_ROWS; r++) {
-				WORDS v[FIXED_PARTS];
+				WORDS v[MULTIPLY_PASSES];
 
 				NAME(unpack_)(format, rows[r] + b * bytes, j, factors[r].s, v);
-				for (int p = 0; p < FIXED_PARTS; p++)
+				for (int p = 0; p < MULTIPLY_PASSES; p++)
 					whole[r][p] =
 					    NAME(add_)(whole[r][p], v[p], NAME(words_at_)(n + p * PART_WORDS));
 			}
@@ -123,7 +123,7 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 		for (int r = 0; r < MULTIPLY_ROWS; r++) {
 			const REALS scale = NAME(times_)(NAME(all_)(factors[r].d), NAME(all_)(x->scale[b]));
 
-			for (int p = 0; p < FIXED_PARTS; p++)
+			for (int p = 0; p < MULTIPLY_PASSES; p++)
 				sum[r][p] = NAME(whole_madd_)(sum[r][p], whole[r][p], scale);
 			if (format != FORMAT_Q6_K)
 				z[r] = NAME(eight_madd_)(z[r], NAME(eight_at_)(factors[r].m),
@@ -131,29 +131,11 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 		}
 	}
 	for (int r = 0; r < MULTIPLY_ROWS; r++)
-		for (int p = 0; p < FIXED_PARTS; p++)
+		for (int p = 0; p < MULTIPLY_PASSES; p++)
 			NAME(reals_to_)(y[r] + p * PART_SUMS, sum[r][p]);
 	if (format != FORMAT_Q6_K)
 		NAME(join_)(y, z);
 	NAME(total_)(y, sums);
-}
-
-/* The rows taken together are far apart, as in multiply_template.h: memory is read as MULTIPLY_ROWS long stretches. */
-INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes, size_t count, const struct operand *x,
-		       size_t columns, float *sums)
-{
-	const size_t quarter = (count + MULTIPLY_ROWS - 1) / MULTIPLY_ROWS;
-	float four[MULTIPLY_ROWS];
-
-	for (size_t r = 0; r < quarter; r++) {
-		const uint8_t *rows[MULTIPLY_ROWS];
-
-		for (size_t i = 0; i < MULTIPLY_ROWS; i++)
-			rows[i] = row + smaller(i * quarter + r, count - 1) * row_bytes;
-		NAME(dot_four_)(format, rows, x, columns, four);
-		for (size_t i = 0; i < MULTIPLY_ROWS && i * quarter + r < count; i++)
-			sums[i * quarter + r] = four[i];
-	}
 }
 
 /* ---- several steps ---- */
@@ -171,10 +153,10 @@ INLINE void NAME(unpack_row_)(enum format format, const uint8_t *row, size_t col
 			memcpy(to->sum + b * FIXED_GROUPS, factors.m, sizeof(factors.m));
 		UNROLL_8
 		for (unsigned j = 0; j < FIXED_GROUPS; j++) {
-			WORDS v[FIXED_PARTS];
+			WORDS v[MULTIPLY_PASSES];
 
 			NAME(unpack_)(format, block, j, factors.s, v);
-			for (int p = 0; p < FIXED_PARTS; p++)
+			for (int p = 0; p < MULTIPLY_PASSES; p++)
 				NAME(words_to_)(to->n + b * FIXED_BLOCK + j * 32 + p * PART_WORDS, v[p]);
 		}
 	}
@@ -185,7 +167,7 @@ INLINE void NAME(tile_block_)(const int steps, const int p, const struct operand
 			      float (*y)[MULTIPLY_ROWS][16])
 {
 	const size_t first = b * FIXED_BLOCK + (size_t)p * PART_WORDS;
-	WHOLE sum[FIXED_STEPS][MULTIPLY_ROWS];
+	WHOLE sum[MULTIPLY_STEPS][MULTIPLY_ROWS];
 	REALS d[MULTIPLY_ROWS];
 
 	for (int t = 0; t < steps; t++)
@@ -214,7 +196,7 @@ INLINE void NAME(tile_block_)(const int steps, const int p, const struct operand
 INLINE void NAME(tile_m_)(const int steps, const struct operand *w, const struct operand *x, size_t count,
 			  float (*y)[MULTIPLY_ROWS][16])
 {
-	EIGHT z[FIXED_STEPS][MULTIPLY_ROWS];
+	EIGHT z[MULTIPLY_STEPS][MULTIPLY_ROWS];
 
 	for (int t = 0; t < steps; t++)
 		for (int r = 0; r < MULTIPLY_ROWS; r++)
@@ -232,14 +214,14 @@ INLINE void NAME(tile_)(const int steps, const struct operand *w, const struct o
 			float (*sums)[MULTIPLY_ROWS])
 {
 	const size_t blocks = columns / FIXED_BLOCK;
-	float y[FIXED_STEPS][MULTIPLY_ROWS][16];
+	float y[MULTIPLY_STEPS][MULTIPLY_ROWS][16];
 
 	for (int t = 0; t < steps; t++)
 		for (int r = 0; r < MULTIPLY_ROWS; r++)
-			for (int p = 0; p < FIXED_PARTS; p++)
+			for (int p = 0; p < MULTIPLY_PASSES; p++)
 				NAME(reals_to_)(y[t][r] + p * PART_SUMS, NAME(zeros_)());
 	for (size_t b = 0; b < blocks; b++)
-		for (int p = 0; p < FIXED_PARTS; p++)
+		for (int p = 0; p < MULTIPLY_PASSES; p++)
 			NAME(tile_block_)(steps, p, w, x, b, y);
 	if (w->sum)
 		NAME(tile_m_)(steps, w, x, blocks * FIXED_GROUPS, y);
@@ -249,39 +231,15 @@ INLINE void NAME(tile_)(const int steps, const struct operand *w, const struct o
 
 /* ---- as functions of their own ---- */
 
-#define DEFINE_FORMAT(name, format)                                                                                    \
-	FIXED_TARGET static void NAME(dot_##name##_)(const uint8_t *row, size_t row_bytes, size_t count,               \
-						     const struct operand *x, size_t columns, float *sums)             \
-	{                                                                                                              \
-		NAME(dot_)(format, row, row_bytes, count, x, columns, sums);                                           \
-	}                                                                                                              \
-	FIXED_TARGET static void NAME(unpack_##name##_)(const uint8_t *row, size_t columns, const struct operand *to)  \
-	{                                                                                                              \
-		NAME(unpack_row_)(format, row, columns, to);                                                           \
-	}
+#include "backend/loops_template.h"
 
 DEFINE_FORMAT(q4_k, FORMAT_Q4_K)
 DEFINE_FORMAT(q5_k, FORMAT_Q5_K)
 DEFINE_FORMAT(q6_k, FORMAT_Q6_K)
 #undef DEFINE_FORMAT
 
-#define DEFINE_TILE(steps)                                                                                             \
-	FIXED_TARGET static void NAME(tile##steps##_)(const struct operand *w, const struct operand *x,                \
-						      size_t columns, float(*sums)[MULTIPLY_ROWS])                     \
-	{                                                                                                              \
-		NAME(tile_)(steps <= FIXED_STEPS ? steps : 1, w, x, columns, sums);                                    \
-	}
-
-DEFINE_TILE(1)
-DEFINE_TILE(2)
-DEFINE_TILE(3)
-DEFINE_TILE(4)
-DEFINE_TILE(5)
-DEFINE_TILE(6)
-#undef DEFINE_TILE
-
 static const struct multiply_loops NAME(loops_) = {
-    .steps = FIXED_STEPS,
+    .steps = MULTIPLY_STEPS,
     .round = NAME(round_),
     .dot = {[FORMAT_Q4_K] = NAME(dot_q4_k_), [FORMAT_Q5_K] = NAME(dot_q5_k_), [FORMAT_Q6_K] = NAME(dot_q6_k_)},
     .unpack =
@@ -299,7 +257,7 @@ static const struct multiply_loops NAME(loops_) = {
 #undef INLINE
 #undef PART_WORDS
 #undef PART_SUMS
-#undef FIXED_NAME
-#undef FIXED_TARGET
-#undef FIXED_PARTS
-#undef FIXED_STEPS
+#undef MULTIPLY_NAME
+#undef MULTIPLY_TARGET
+#undef MULTIPLY_PASSES
+#undef MULTIPLY_STEPS

@@ -4,7 +4,7 @@
  * A row of either side is taken in stretches of 16 numbers, one for each of the sums. Two shapes of loop are made here:
  *
  *   dot    a few rows of a weight by one step of x, widening the weight in registers on its way from memory
- *   tile   a few rows of a float32 weight by a few steps, for weights that have been widened before, by `widen`
+ *   tile   a few rows of a float32 weight by a few steps, for weights that have been widened before, by `unpack_row_`
  *
  * The sixteen sums of a tile may be more than there are registers for. Then they are taken part by part, in several
  * passes over the rows, which lie in the first-level cache; a sum is the same whichever pass it is taken in.
@@ -111,9 +111,10 @@ INLINE void NAME(unpack_)(enum format format, const uint8_t *row, size_t i, cons
 
 /* ---- one step ---- */
 
-INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIPLY_ROWS], const float *x,
+INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIPLY_ROWS], const struct operand *operand,
 			    size_t columns, float sums[MULTIPLY_ROWS])
 {
+	const float *x = operand->wide;
 	const size_t whole = columns / 32, rest = columns % 32;
 	VEC sum[MULTIPLY_ROWS] = {NAME(zero_)(), NAME(zero_)(), NAME(zero_)(), NAME(zero_)()}, w[2];
 	float scales[MULTIPLY_ROWS][SOME_STRETCHES][2];
@@ -147,29 +148,9 @@ INLINE void NAME(dot_four_)(enum format format, const uint8_t *const rows[MULTIP
 	NAME(total_)(sum, sums);
 }
 
-/* The rows taken together are far apart: each of them is the next of a quarter of all rows, so that memory is read as
- * MULTIPLY_ROWS long stretches. Rows side by side would be lines in an order that hardware prefetchers do not follow,
- * and arrive at less than half the speed. Beyond the last row, that row is used again. */
-INLINE void NAME(dot_)(enum format format, const uint8_t *row, size_t row_bytes, size_t count, const struct operand *x,
-		       size_t columns, float *sums)
-{
-	const size_t quarter = (count + MULTIPLY_ROWS - 1) / MULTIPLY_ROWS;
-	float four[MULTIPLY_ROWS];
-
-	for (size_t r = 0; r < quarter; r++) {
-		const uint8_t *rows[MULTIPLY_ROWS];
-
-		for (size_t i = 0; i < MULTIPLY_ROWS; i++)
-			rows[i] = row + smaller(i * quarter + r, count - 1) * row_bytes;
-		NAME(dot_four_)(format, rows, x->wide, columns, four);
-		for (size_t i = 0; i < MULTIPLY_ROWS && i * quarter + r < count; i++)
-			sums[i * quarter + r] = four[i];
-	}
-}
-
 /* ---- several steps ---- */
 
-INLINE void NAME(widen_)(enum format format, const uint8_t *row, size_t columns, const struct operand *operand)
+INLINE void NAME(unpack_row_)(enum format format, const uint8_t *row, size_t columns, const struct operand *operand)
 {
 	float *to = operand->wide;
 	const size_t whole = columns / 32, rest = columns % 32;
@@ -289,17 +270,7 @@ INLINE void NAME(tile_)(const int steps, const struct operand *w, const struct o
 
 /* ---- as functions of their own ---- */
 
-#define DEFINE_FORMAT(name, format)                                                                                    \
-	MULTIPLY_TARGET static void NAME(dot_##name##_)(const uint8_t *row, size_t row_bytes, size_t count,            \
-							const struct operand *x, size_t columns, float *sums)          \
-	{                                                                                                              \
-		NAME(dot_)(format, row, row_bytes, count, x, columns, sums);                                           \
-	}                                                                                                              \
-	MULTIPLY_TARGET static void NAME(widen_##name##_)(const uint8_t *row, size_t columns,                          \
-							  const struct operand *to)                                    \
-	{                                                                                                              \
-		NAME(widen_)(format, row, columns, to);                                                                \
-	}
+#include "backend/loops_template.h"
 
 DEFINE_FORMAT(f32, FORMAT_F32)
 DEFINE_FORMAT(f16, FORMAT_F16)
@@ -311,21 +282,6 @@ DEFINE_FORMAT(q5_0, FORMAT_Q5_0)
 DEFINE_FORMAT(q5_1, FORMAT_Q5_1)
 #undef DEFINE_FORMAT
 
-#define DEFINE_TILE(steps)                                                                                             \
-	MULTIPLY_TARGET static void NAME(tile##steps##_)(const struct operand *w, const struct operand *x,             \
-							 size_t columns, float(*sums)[MULTIPLY_ROWS])                  \
-	{                                                                                                              \
-		NAME(tile_)(steps <= MULTIPLY_STEPS ? steps : 1, w, x, columns, sums);                                 \
-	}
-
-DEFINE_TILE(1)
-DEFINE_TILE(2)
-DEFINE_TILE(3)
-DEFINE_TILE(4)
-DEFINE_TILE(5)
-DEFINE_TILE(6)
-#undef DEFINE_TILE
-
 static const struct multiply_loops NAME(loops_) = {
     .steps = MULTIPLY_STEPS,
     .dot = {[FORMAT_F32] = NAME(dot_f32_),
@@ -336,14 +292,14 @@ static const struct multiply_loops NAME(loops_) = {
 	    [FORMAT_Q4_1] = NAME(dot_q4_1_),
 	    [FORMAT_Q5_0] = NAME(dot_q5_0_),
 	    [FORMAT_Q5_1] = NAME(dot_q5_1_)},
-    .unpack = {[FORMAT_F32] = NAME(widen_f32_),
-	       [FORMAT_F16] = NAME(widen_f16_),
-	       [FORMAT_BF16] = NAME(widen_bf16_),
-	       [FORMAT_Q8_0] = NAME(widen_q8_0_),
-	       [FORMAT_Q4_0] = NAME(widen_q4_0_),
-	       [FORMAT_Q4_1] = NAME(widen_q4_1_),
-	       [FORMAT_Q5_0] = NAME(widen_q5_0_),
-	       [FORMAT_Q5_1] = NAME(widen_q5_1_)},
+    .unpack = {[FORMAT_F32] = NAME(unpack_f32_),
+	       [FORMAT_F16] = NAME(unpack_f16_),
+	       [FORMAT_BF16] = NAME(unpack_bf16_),
+	       [FORMAT_Q8_0] = NAME(unpack_q8_0_),
+	       [FORMAT_Q4_0] = NAME(unpack_q4_0_),
+	       [FORMAT_Q4_1] = NAME(unpack_q4_1_),
+	       [FORMAT_Q5_0] = NAME(unpack_q5_0_),
+	       [FORMAT_Q5_1] = NAME(unpack_q5_1_)},
     .tile = {NAME(tile1_), NAME(tile2_), NAME(tile3_), NAME(tile4_), NAME(tile5_), NAME(tile6_)},
 };
 
