@@ -5,7 +5,6 @@
  * them. And the bits: y[t][r] must be the same whatever else is in the call, so every result is compared with the one
  * that a call with this step alone gave.
  */
-#include "backend/fixed.h"
 #include "backend/multiply.h"
 
 #include "base/draw.h"

@@ -12,7 +12,6 @@
 #include "backend/cpu_backend.h"
 #include "backend/cpu_parts.h"
 #include "backend/elementwise.h"
-#include "backend/fixed.h"
 #include "backend/kv_store.h"
 #include "backend/multiply.h"
 #include "base/pool.h"
@@ -92,7 +91,8 @@ static rosa_status cpu_matrix_new(struct backend *backend, enum format format, s
 		return rosa_fail(err, ROSA_EINVAL, "rows of %zu numbers are no whole blocks of %s, which have %zu",
 				 columns, format_info[format].name, format_info[format].numbers);
 	if (format_is_fixed(format) && columns > MULTIPLY_MOST_FIXED)
-		return rosa_fail(err, ROSA_EINVAL, "rows of %zu numbers; of %s they may have at most %zu", columns,
+		return rosa_fail(err, ROSA_EINVAL,
+				 "rows of %zu numbers in format %s, which may have %zu; convert it to F16", columns,
 				 format_info[format].name, MULTIPLY_MOST_FIXED);
 	if ((uintptr_t)host % format_info[format].alignment)
 		return rosa_fail(err, ROSA_EINVAL, "a weight of format %s must begin at a multiple of %zu bytes",

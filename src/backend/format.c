@@ -99,8 +99,6 @@ static void widen_q5_1(const uint8_t *block, float *to)
 		to[i] = d * (float)five_bits(block + 4, i) + m;
 }
 
-/* d, dmin, 12 bytes of scales, and four times 32 bytes that hold two blocks of 32 as low and high halves. The
- * difference is rounded. */
 struct q4_k_scales {
 	float d, m; /* both exact: numbers are d q - m */
 };
@@ -112,6 +110,8 @@ static struct q4_k_scales q4_k_scales(const uint8_t *block, unsigned j)
 	return (struct q4_k_scales){format_half(block) * (float)bits.s, format_half(block + 2) * (float)bits.m};
 }
 
+/* d, dmin, 12 bytes of scales, and four times 32 bytes that hold two blocks of 32 as low and high halves. The
+ * difference is rounded. */
 static void widen_q4_k(const uint8_t *block, float *to)
 {
 	for (unsigned j = 0; j < 8; j++) {

@@ -48,7 +48,7 @@ extern const struct format_info format_info[FORMAT_COUNT];
 size_t format_row_bytes(enum format format, size_t numbers);
 
 /* The numbers of a row, or of rows that follow each other, as float32: `count` of them, a multiple of the block. This
- * is the definition of each format; every product of a weight uses numbers equal to these, bit for bit. */
+ * is the definition of each format. Products use numbers equal to these, bit for bit, but where format_is_fixed. */
 void format_widen(enum format format, const void *row, size_t count, float *to);
 
 /* Whether a decoder multiplies it in whole numbers, by activations that are rounded to 16 bits (fixed.h). */

@@ -1,10 +1,10 @@
 /*
  * Products of activations by weights of any format.
  *
- * A weight stays as it is in its file, and is widened to float32 on its way into a product. With one step the product
- * is bound by memory, and the small formats make it fast: every block is widened in registers and used once. With
- * several steps a strip of rows is widened into a worker's scratch memory, small enough for the caches, and multiplied
- * from there by all steps.
+ * A weight stays as it is in its file, and is widened to float32, or in K formats unpacked to whole numbers (fixed.h),
+ * on its way into a product. With one step that is done in registers, and every block is used once. With several steps
+ * a strip of rows is widened into a worker's scratch memory, small enough for the caches, and multiplied from there by
+ * all steps.
  *
  * Sums run along the rows of both operands, as these are stored, so nothing is transposed. The usual method of a BLAS,
  * the sums of several rows side by side in one register, would need a transposed weight for a single step too, since
@@ -20,22 +20,20 @@
 
 #include <stdlib.h>
 
-#define SCRATCH_FLOATS ((size_t)96 << 10)  /* per worker: a third of an L2 cache of 1 MiB */
-#define FIXED_NUMBERS  MULTIPLY_MOST_FIXED /* of x, rounded at once */
-#define ROUND_STEPS    16                  /* rounded by a worker at once */
-#define STRIP_ROWS     256                 /* most rows of a strip in whole numbers */
-#define NEAR_FLOATS    ((size_t)4 << 10)   /* a strip that stays in the L1 cache beside x */
-#define FEW_STEPS      16                  /* with fewer steps a strip in L2 is not loaded again in time */
-#define SMALL_WORK     ((size_t)32 << 10)  /* multiplications below which waking the workers does not pay */
-#define DIRECT_ROWS    1024                /* rows whose sums are put in place together */
-#define PIECES         4                   /* pieces per worker: a slow worker's pieces can be taken over */
+#define SCRATCH_FLOATS ((size_t)96 << 10) /* per worker: a third of an L2 cache of 1 MiB */
+#define ROUND_STEPS    16                 /* rounded by a worker at once */
+#define NEAR_FLOATS    ((size_t)4 << 10)  /* a strip that stays in the L1 cache beside x */
+#define FEW_STEPS      16                 /* with fewer steps a strip in L2 is not loaded again in time */
+#define SMALL_WORK     ((size_t)32 << 10) /* multiplications below which waking the workers does not pay */
+#define DIRECT_ROWS    1024               /* rows whose sums are put in place together */
+#define PIECES         4                  /* pieces per worker: a slow worker's pieces can be taken over */
 
 /* ------------------------------------------------------------------------------------------------------- scratch -- */
 
 struct multiply_scratch {
 	float *at; /* [workers][SCRATCH_FLOATS] */
 	unsigned workers;
-	struct operand x; /* FIXED_NUMBERS in whole numbers, for the weights that are multiplied so */
+	struct operand x; /* MULTIPLY_MOST_FIXED numbers, for the weights that are multiplied in whole numbers */
 };
 
 rosa_status multiply_scratch_new(unsigned workers, struct multiply_scratch **made, rosa_error *err)
@@ -45,9 +43,9 @@ rosa_status multiply_scratch_new(unsigned workers, struct multiply_scratch **mad
 	*made = NULL;
 	if (scratch) {
 		scratch->at = aligned_alloc(64, workers * SCRATCH_FLOATS * sizeof(float));
-		scratch->x.n = aligned_alloc(64, FIXED_NUMBERS * sizeof(*scratch->x.n));
-		scratch->x.scale = malloc(FIXED_NUMBERS / FIXED_BLOCK * sizeof(float));
-		scratch->x.sum = malloc(FIXED_NUMBERS / FIXED_BLOCK * FIXED_GROUPS * sizeof(float));
+		scratch->x.n = aligned_alloc(64, MULTIPLY_MOST_FIXED * sizeof(*scratch->x.n));
+		scratch->x.scale = malloc(MULTIPLY_MOST_FIXED / FIXED_BLOCK * sizeof(float));
+		scratch->x.sum = malloc(MULTIPLY_MOST_FIXED / FIXED_BLOCK * FIXED_GROUPS * sizeof(float));
 	}
 	if (!scratch || !scratch->at || !scratch->x.n || !scratch->x.scale || !scratch->x.sum) {
 		multiply_scratch_free(scratch);
@@ -266,7 +264,7 @@ void multiply_on(rosa_isa isa, struct pool *pool, struct multiply_scratch *scrat
 	for (size_t i = 0; i < count; i++)
 		pieces += pieces_of(&job, &products[i]);
 	if (any_fixed)
-		at_once = smaller(steps, FIXED_NUMBERS / job.columns);
+		at_once = smaller(steps, MULTIPLY_MOST_FIXED / job.columns);
 	for (; job.first < steps; job.first += job.steps) {
 		job.steps = smaller(steps - job.first, at_once);
 		job.x = x + job.first * job.columns;
